@@ -1,0 +1,22 @@
+"""The `xla` device for PyTorch, on jax's XLA compiler and runtime.
+
+    import torch
+    import lazy_runtime
+
+    model = model.to(lazy_runtime.device())
+    for batch in loader:
+        loss = model(batch.to("xla")).sum()
+        loss.backward()
+        optimizer.step()
+        lazy_runtime.sync()
+
+Importing this package imports neither jax nor the operators: `import torch` finds the device through it.
+"""
+
+from __future__ import annotations
+
+from ._api import compile, device, device_count, devices, manual_seed, real_devices, sync
+from ._version import __version__
+
+__all__ = ["__version__", "compile", "device", "device_count", "devices", "manual_seed", "real_devices", "sync"]
+

@@ -1,0 +1,88 @@
+"""The package's public functions. Each imports the runtime when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def device(index: int | None = None) -> torch.device:
+    """The xla device with this index; without one, the calling thread's current device.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    from . import xla_devices
+
+    return xla_devices.get(index).torch_device
+
+
+def devices() -> list[torch.device]:
+    """All xla devices of this process."""
+    from . import xla_devices
+
+    return [found.torch_device for found in xla_devices.devices()]
+
+
+def device_count() -> int:
+    """How many xla devices this process has."""
+    return len(devices())
+
+
+def real_devices() -> list[str]:
+    """What stands behind each xla device, as `CPU:0`, `CUDA:1`, `TPU:3`."""
+    from . import xla_devices
+
+    return [f"{found.platform.upper()}:{found.jax_device.id}" for found in xla_devices.devices()]
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Executes everything that is pending on every xla device.
+
+    Args:
+        wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
+        reset_scope: accepted for PyTorch/XLA's sake.
+    """
+    from . import xla_devices
+    from . import execute, metrics
+
+    metrics.count("MarkStep")
+    for found in xla_devices.devices():
+        execute.sync(found, wait)
+
+
+def manual_seed(seed: int, device: torch.device | str | int | None = None) -> None:
+    """Seeds the random numbers of one xla device, or of all of them.
+
+    From then on the device has a random stream of its own. Without this call the stream follows `torch.manual_seed`.
+    """
+    from . import xla_devices
+
+    found = xla_devices.devices() if device is None else (xla_devices.get(device),)
+    for each in found:
+        each.random.seed(seed)
+
+
+def compile(
+    f: F | None = None, full_graph: bool = False, name: str | None = None, max_different_graphs: int | None = None
+) -> Any:
+    """Makes each call of `f` one XLA program, also in eager mode: traced lazily, executed at the end of the call.
+
+    Usable as a function, as a decorator with or without arguments, and (without `f`) as a context manager.
+
+    Args:
+        f: the function to compile.
+        full_graph: raise if `f` reads a value, which would cut its graph in two.
+        name: shown in errors; the function's own name by default.
+        max_different_graphs: raise when the function has given more than this many different graphs.
+
+    Raises:
+        RuntimeError: the graph broke although `full_graph`, or there are too many different ones.
+    """
+    from .experimental import compiling
+
+    return compiling.compile(f, full_graph, name, max_different_graphs)

@@ -1,0 +1,101 @@
+"""What `import torch` runs when this package is installed (entry point `torch.backends`): milliseconds, and no jax.
+
+It registers the device guard with 0 devices, the kernels that any first use of `xla` meets, and our claim on the name
+`openxla` among Dynamo's backends. It never raises, since that would break `import torch` itself: what went wrong is
+said at the first use of the device.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from typing import Any
+
+_STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
+_library: Any = None
+
+
+def load() -> None:
+    """The entry point. Idempotent."""
+    global _library
+    if _library is not None:
+        return
+    import torch
+
+    from . import native
+
+    try:
+        native.guard()
+    except native.NativeError:
+        pass  # `device.start` raises it again at the first use
+    try:
+        _library = torch.library.Library("aten", "IMPL")
+        _library.impl("empty.memory_format", _first_use("empty"), "XLA")
+        _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
+        torch.serialization.register_package(11, _location_tag, _restore)
+        claim_backend_name()
+    except Exception as error:  # a torch that we do not know: say so later, not here
+        sys.stderr.write(f"lazy_runtime could not set up the xla device: {type(error).__name__}: {error}\n")
+
+
+def _first_use(kernel: str) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from . import xla_devices
+
+        xla_devices.start()
+        from . import kernels
+
+        return getattr(kernels, kernel)(*args, **kwargs)
+
+    return call
+
+
+def _location_tag(storage: Any) -> None:
+    return None  # xla tensors are saved through the CPU (torch.Tensor.__reduce_ex__), never as storages
+
+
+def _restore(storage: Any, location: str) -> Any:
+    """`torch.load(map_location="xla")` of a checkpoint that was saved on another device."""
+    if not location.startswith("xla"):
+        return None
+    return storage
+
+
+def claim_backend_name() -> None:
+    """Makes `backend="openxla"` mean this package, whether Dynamo's own stub was imported before or comes later.
+
+    An entry point in `torch_dynamo_backends` is not enough: `lookup_backend` prefers what a module has registered, and
+    the stub's module registers the same name (torch/_dynamo/backends/torchxla.py).
+    """
+    stub = sys.modules.get(_STUB)
+    if stub is not None:
+        from openxla_backend import registration
+
+        registration.register()
+        return
+    if not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterStub())
+
+
+class _AfterStub(importlib.abc.MetaPathFinder):
+    """Finds the stub's module where it is, and registers our backend as soon as it has run."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _STUB:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            from openxla_backend import registration
+
+            registration.register()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

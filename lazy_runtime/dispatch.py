@@ -1,0 +1,324 @@
+"""From an aten call on xla tensors to a node of the pending graph. The hot path of lazy mode is `record`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import errors, execute, metrics, transfer, xla_devices
+from .xla_devices import Device
+from .ir import Call, Handle, Node, Placeholder, Value
+from .ops import registry
+from .ops.registry import Operator
+from .spec import TensorSpec
+from .tensor import XLATensor, make
+
+#: overload → function(overload, args, kwargs) for what is not one node: copies between devices, reads, aliases
+Handler = Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
+_handlers: dict[torch._ops.OpOverload, Handler] = {}
+
+_NO_KWARGS: dict[str, Any] = {}
+_operators = registry.table
+
+
+def handler(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a function that serves the named overloads by itself."""
+
+    def register(function: Handler) -> Handler:
+        for name in names:
+            target = registry.overload(name)
+            if target is not None:
+                _handlers[target] = function
+        return function
+
+    return register
+
+
+def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    """`XLATensor.__torch_dispatch__`."""
+    function = _handlers.get(func)
+    if function is not None:
+        return function(func, args, kwargs or _NO_KWARGS)
+    operator = _operators.get(func)
+    if operator is not None:
+        return record(operator, args, kwargs or _NO_KWARGS)
+    return _resolve(func)(func, args, kwargs or _NO_KWARGS)
+
+
+class Trace:
+    """Nodes recorded aside from any device's pending graph, for a program that is compiled before it is run."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self.nodes: list[Node] = []
+
+
+def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], trace: Trace | None = None) -> Any:
+    """Appends one operator to the pending graph of its device (or to `trace`) and returns its lazy results.
+
+    Raises:
+        RuntimeError, IndexError, TypeError, ...: what torch raises for these shapes, dtypes and arguments.
+        NotImplementedError: an argument of a type that operators do not take.
+    """
+    key: list[Any] = []
+    scan = _Scan(operator.dynamic_scalars and trace is None)
+    inputs = scan.inputs
+    add = key.append
+    for arg in args:
+        kind = type(arg)
+        if kind is XLATensor:
+            add(arg.spec)
+            inputs.append(arg.handle.value)
+        elif arg is None:
+            add(None)
+        else:
+            add(scan.key_of(arg))
+    if kwargs:
+        for name, arg in kwargs.items():
+            add(name)
+            add(scan.key_of(arg))
+    if scan.foreign is not None:
+        return record(operator, *_adopt(operator, args, kwargs, trace), trace)
+    call = operator.calls.get(tuple(key))
+    if call is None:
+        call = _new_call(operator, args, kwargs, scan, trace)
+        operator.calls[tuple(key)] = call
+    device = call.device
+    if operator.random:
+        scan.ints.append(0 if trace is not None else device.random.draw(1)[0])
+    node = Node(call, inputs, scan.floats, scan.ints)
+    container = call.container
+    if container is None:
+        handle = Handle(Value(node, 0))
+        node.outputs = (handle.value.owner,)
+        result: Any = make(handle, call.outputs[0])
+    else:
+        results = []
+        owners: list[Any] = []
+        for index, spec in enumerate(call.outputs):
+            if spec is None:
+                results.append(None)
+                owners.append(None)
+            else:
+                handle = Handle(Value(node, index))
+                owners.append(handle.value.owner)
+                results.append(make(handle, spec))
+        node.outputs = owners
+        result = container(results)
+    if trace is not None:
+        trace.nodes.append(node)
+        return result
+    metrics.counters[operator.counter] += 1
+    device.pending.append(node)
+    if execute.eager:
+        execute.sync(device)
+    return result
+
+
+class _Dynamic:
+    """Stands in a key for a number whose value is an input of the graph."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+
+_DYNAMIC_FLOAT = _Dynamic("float")
+_DYNAMIC_INT = _Dynamic("int")
+
+
+class _Scan:
+    """One pass over a call's arguments: collects what flows into the graph and gives the key of what does not."""
+
+    __slots__ = ("dynamic", "floats", "foreign", "inputs", "ints")
+
+    def __init__(self, dynamic: bool):
+        self.dynamic = dynamic
+        self.inputs: list[Value] = []
+        self.floats: list[float] = []
+        self.ints: list[int] = []
+        self.foreign: torch.Tensor | None = None  # a tensor that is not on an xla device
+
+    def key_of(self, arg: Any) -> Any:
+        """A hashable that is equal for equal meanings only."""
+        kind = type(arg)
+        if kind is XLATensor:
+            self.inputs.append(arg.handle.value)
+            return arg.spec
+        if kind is int:
+            if self.dynamic and not -2 <= arg <= 2:
+                self.ints.append(arg)
+                return _DYNAMIC_INT
+            return arg
+        if kind is float:
+            if self.dynamic and arg not in (0.0, 1.0, -1.0):
+                self.floats.append(arg)
+                return _DYNAMIC_FLOAT
+            return arg.hex()  # tells -0.0 from 0.0 and 1.0 from 1, and finds nan again
+        if kind is list or kind is tuple:
+            if arg and type(arg[0]) is int:  # sizes, never inputs of the graph
+                return tuple(arg)
+            dynamic, self.dynamic = self.dynamic, False
+            items = tuple([self.key_of(item) for item in arg])
+            self.dynamic = dynamic
+            return items
+        if kind is bool or kind is complex:
+            return (kind, arg)
+        if isinstance(arg, torch.Tensor):
+            self.foreign = arg
+            return None
+        return arg
+
+
+def _new_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], scan: _Scan, trace: Trace | None) -> Call:
+    """Infers shapes on meta tensors and makes the call that stands for this operator on these specs."""
+    specs: list[TensorSpec] = []
+    numbers = {"float": 0, "int": 0}
+
+    def template_of(arg: Any, dynamic: bool = scan.dynamic) -> Any:
+        if isinstance(arg, XLATensor):
+            specs.append(arg.spec)
+            return Placeholder("tensor", len(specs) - 1)
+        if isinstance(arg, list | tuple):
+            return [template_of(item, False) for item in arg]
+        key = _Scan(dynamic).key_of(arg)
+        if isinstance(key, _Dynamic):
+            numbers[key.kind] += 1
+            return Placeholder(key.kind, numbers[key.kind] - 1)
+        return arg
+
+    template_args = [template_of(arg) for arg in args]
+    template_kwargs = {name: template_of(arg) for name, arg in kwargs.items()}
+    device = _common_device(operator, specs) if specs else _device_argument(kwargs, trace)
+    outputs, container = infer(operator, device, args, kwargs)
+    ints = len(scan.ints) + operator.random
+
+    def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
+        def fill(arg: Any) -> Any:
+            if isinstance(arg, Placeholder):
+                return (arrays if arg.kind == "tensor" else floats if arg.kind == "float" else int_inputs)[arg.index]
+            if isinstance(arg, list):
+                return [fill(item) for item in arg]
+            return arg
+
+        filled = {name: fill(arg) for name, arg in template_kwargs.items()}
+        if operator.random:
+            filled["seed"] = int_inputs[-1]
+        results = operator.lowering(call, [fill(arg) for arg in template_args], filled)
+        return [results] if container is None else list(results)
+
+    call = Call(
+        operator.name, device, evaluate, tuple(specs), outputs, container, len(scan.floats), ints, operator.random
+    )
+    return call
+
+
+def infer(
+    operator: Operator, device: Device, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[TensorSpec | None, ...], type | None]:
+    """Runs the operator on meta tensors: torch itself says what comes out, or raises its own error.
+
+    Returns:
+        The specs of the outputs (None for an undefined tensor) and the type of their container (None for one tensor).
+    """
+
+    try:
+        result = _run_on(operator.infer, args, kwargs, TensorSpec.meta, "meta")
+    except NotImplementedError:
+        raise
+    except Exception:
+        # The C++ and Python meta kernels word some errors in their own way; the CPU kernel says what users know. Its
+        # operands are one element each, expanded.
+        _run_on(operator.infer, args, kwargs, TensorSpec.expanded, "cpu")
+        raise
+    if isinstance(result, torch.Tensor):
+        return (TensorSpec.like(device, result),), None
+    outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in result)
+    return outputs, list if isinstance(result, list) else tuple
+
+
+def _run_on(
+    overload: Any, args: Sequence[Any], kwargs: dict[str, Any], stand_in: Callable[[TensorSpec], torch.Tensor], on: str
+) -> Any:
+    def convert(arg: Any) -> Any:
+        if isinstance(arg, XLATensor):
+            return stand_in(arg.spec)
+        if isinstance(arg, torch.device):
+            return torch.device(on)
+        if isinstance(arg, list | tuple):
+            return [convert(item) for item in arg]
+        return arg
+
+    options = {name: convert(arg) for name, arg in kwargs.items()}
+    if "device" in options:
+        options["device"] = torch.device(on)
+    with torch._C._DisableTorchDispatch():
+        return overload(*map(convert, args), **options)
+
+
+def _common_device(operator: Operator, specs: Sequence[TensorSpec]) -> Device:
+    first = specs[0].device
+    for spec in specs:
+        if spec.device is not first:
+            raise RuntimeError(errors.device_mismatch(first.torch_device, spec.torch_device))
+    return first
+
+
+def _device_argument(kwargs: dict[str, Any], trace: Trace | None) -> Device:
+    if trace is not None:
+        return trace.device
+    return xla_devices.get(kwargs.get("device"))
+
+
+def _adopt(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], trace: Trace | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Moves CPU tensors among the arguments where torch does so for any device: 0-d tensors and indices.
+
+    Raises:
+        RuntimeError: torch's own, for any other mixture of devices.
+    """
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    device = next(leaf.spec.device for leaf in tensors if isinstance(leaf, XLATensor))
+
+    def move(arg: Any) -> Any:
+        if isinstance(arg, list | tuple):
+            return [move(item) for item in arg]
+        if not isinstance(arg, torch.Tensor) or isinstance(arg, XLATensor):
+            return arg
+        if arg.device.type == "cpu" and (arg.dim() == 0 or operator.host_inputs):
+            return transfer.to_device(arg, device)
+        _check_devices(tuple(tensors), {})
+        raise RuntimeError(errors.device_mismatch(device.torch_device, arg.device))
+
+    return [move(arg) for arg in args], {name: move(arg) for name, arg in kwargs.items()}
+
+
+def _resolve(func: torch._ops.OpOverload) -> Handler:
+    """What to do with an operator that has no lowering: torch's decomposition of it, or an error that says so."""
+    decompose = torch._decomp.decomposition_table.get(func)
+    if decompose is None and func.namespace == "prims":
+        decompose = getattr(torch._prims, func._opname).impl_aten
+    if decompose is None and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        decompose = func.decompose
+
+    def decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+        _check_devices(args, kwargs)
+        if decompose is None:
+            raise NotImplementedError(errors.no_lowering(func))
+        return decompose(*args, **kwargs)
+
+    _handlers[func] = decomposed
+    return decomposed
+
+
+def _check_devices(args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raises torch's error where tensors of several devices meet."""
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    for other in tensors:
+        if other.device != tensors[0].device and tensors[0].dim() > 0 and other.dim() > 0:
+            raise RuntimeError(errors.device_mismatch(tensors[0].device, other.device))
+
+
+XLATensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment, method-assign]

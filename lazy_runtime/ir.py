@@ -1,0 +1,144 @@
+"""The graph that both producers (the lazy device and `openxla_backend`) build and `lower.py` consumes.
+
+A `Call` is one aten operator with its static arguments, on inputs of given specs; calls are interned, so a call's
+identity stands for its meaning and a graph is hashed without looking inside. A `Node` is one occurrence of a call. A
+`Value` is an output of a node or, once executed or transferred, a device buffer. A `Graph` is a finished, numbered
+program without any live objects in it.
+
+Who keeps what alive decides what is computed and what is donated: tensors hold a `Handle`, nodes hold the `Value`
+behind it. A value whose handle is gone is needed by nobody outside the graph: it is not an output, and if it is a
+buffer, XLA may reuse its memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import jax
+
+    from .xla_devices import Device
+    from .spec import TensorSpec
+
+
+class Placeholder(NamedTuple):
+    """Stands in a call's argument template for what the graph passes in: a tensor, or a number that is an input of the
+    graph because it changes from step to step."""
+
+    kind: str  # "tensor", "float" or "int"
+    index: int
+
+
+class Call:
+    """One operator application up to its data: operator, static arguments, input and output specs.
+
+    Attributes:
+        device: the device it runs on.
+        name: the operator, for people (`aten::add.Tensor`).
+        evaluate: maps (arrays, floats, ints) to the list of output arrays, inside a jax trace.
+        inputs: specs of the tensor inputs.
+        outputs: specs of the outputs; None where the operator returns an undefined tensor.
+        container: the type that the operator returns: None for a bare tensor, else tuple or list.
+        floats, ints: how many scalars the call reads from the graph's inputs.
+        random: the last of the ints is a 64-bit random seed.
+    """
+
+    __slots__ = ("__weakref__", "container", "device", "evaluate", "floats", "inputs", "ints", "name", "outputs", "random")
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        evaluate: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec | None, ...],
+        container: type | None = None,
+        floats: int = 0,
+        ints: int = 0,
+        random: bool = False,
+    ):
+        self.name = name
+        self.device = device
+        self.evaluate = evaluate
+        self.inputs = inputs
+        self.outputs = outputs
+        self.container = container
+        self.floats = floats
+        self.ints = ints
+        self.random = random
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
+
+
+class Value:
+    """An output of a pending node (`node`, `index`) or a device buffer (`array`)."""
+
+    __slots__ = ("array", "index", "node", "owner", "pinned")
+
+    def __init__(self, node: Node | None, index: int, array: jax.Array | None = None):
+        self.node = node
+        self.index = index
+        self.array = array
+        self.owner: weakref.ref[Handle] | None = None
+        self.pinned = False  # somebody outside (a DLPack consumer) sees the buffer: never donate it
+
+
+class Handle:
+    """What tensors hold; as long as it lives, somebody can still ask for the value."""
+
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self, value: Value):
+        self.value = value
+        value.owner = weakref.ref(self)
+
+
+class Node:
+    """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results."""
+
+    __slots__ = ("call", "floats", "inputs", "ints", "outputs")
+
+    def __init__(self, call: Call, inputs: Sequence[Value], floats: Sequence[float], ints: Sequence[int]):
+        self.call = call
+        self.inputs = inputs
+        self.floats = floats
+        self.ints = ints
+        self.outputs: Sequence[weakref.ref[Handle] | None] = ()
+
+
+class Graph(NamedTuple):
+    """A program over numbered slots. Leaf number n is slot `-1 - n`; the outputs of the calls take 0, 1, 2, ... in order.
+
+    A graph is its own cache key: calls compare by identity, all else by value.
+    """
+
+    device: Device
+    calls: tuple[Call, ...]
+    operands: tuple[int, ...]  # the input slots of all calls, one after the other
+    outputs: tuple[int, ...]
+    leaves: tuple[TensorSpec, ...]
+    donated: tuple[int, ...]  # leaf numbers
+
+    @property
+    def floats(self) -> int:
+        return sum(call.floats for call in self.calls)
+
+    @property
+    def ints(self) -> int:
+        return sum(call.ints for call in self.calls)
+
+    def __str__(self) -> str:
+        """One line per call, for people."""
+        lines = [f"%{-1 - n}: {spec}" for n, spec in enumerate(self.leaves)]
+        operands = iter(self.operands)
+        slot = 0
+        for call in self.calls:
+            results = ", ".join(f"%{slot + i}" for i in range(len(call.outputs)))
+            slot += len(call.outputs)
+            inputs = ", ".join(f"%{next(operands)}" for _ in call.inputs)
+            lines.append(f"{results} = {call.name}({inputs}) : {', '.join(map(str, call.outputs))}")
+        lines.append(f"return {', '.join(f'%{slot}' for slot in self.outputs)}")
+        return "\n".join(lines)

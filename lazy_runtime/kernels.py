@@ -1,0 +1,194 @@
+"""Kernels registered with torch's dispatcher for the XLA key: how tensors come to the device, leave it and are read.
+
+Torch's Functionalize key wraps what they return, or they do it themselves when called outside of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import torch
+
+from . import xla_devices as devices
+from . import dispatch, dtypes, execute, transfer
+from .ops import load_all, registry
+from .spec import TensorSpec
+from .tensor import XLATensor, from_array, make, to_user, unwrap
+
+aten = torch.ops.aten
+
+#: Factories whose lowering takes no tensor, so that torch asks the XLA key for them.
+FACTORIES = (
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "eye",
+    "eye.m",
+    "full",
+    "linspace",
+    "logspace",
+    "ones",
+    "randperm",
+    "scalar_tensor",
+    "tril_indices",
+    "triu_indices",
+    "zeros",
+)
+
+_library: torch.library.Library | None = None
+
+
+def register() -> None:
+    """Registers every kernel but the ones that `_autoload` needs from the start."""
+    global _library
+    load_all()
+    _library = torch.library.Library("aten", "IMPL")
+    for name in FACTORIES:
+        _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
+    _library.impl("_copy_from", copy_from, "XLA")
+    _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
+
+
+def empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`aten::empty.memory_format`. The elements are zeros: XLA has no uninitialised memory."""
+    meta = torch.empty(size, dtype=dtype, layout=_strided(layout), device="meta", memory_format=memory_format)
+    return _zeros(meta, device)
+
+
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """`aten::empty_strided`; the strides are what the user sees, the buffer is dense."""
+    return _zeros(torch.empty_strided(size, stride, dtype=dtype, layout=_strided(layout), device="meta"), device)
+
+
+def _strided(layout: torch.layout | None) -> torch.layout:
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"xla tensors are dense, {layout} is not supported: use layout=torch.strided")
+    return torch.strided
+
+
+def _zeros(meta: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    target = devices.get(device)
+    dtypes.check_supported(meta.dtype, target.platform)
+    spec = TensorSpec.like(target, meta)
+    operator = registry.lookup(aten.full.default)
+    assert operator is not None
+    zeros = dispatch.record(operator, (list(spec.shape), 0), {"dtype": spec.dtype, "device": target.torch_device})
+    return to_user(make(zeros.handle, spec))
+
+
+def _factory_kernel(name: str) -> Any:
+    target = registry.overload(name)
+    operator = registry.lookup(target) if target is not None else None
+    if operator is None:
+        raise ValueError(f"{name} is listed as a factory and has no lowering")
+
+    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs["device"] = devices.get(kwargs.get("device")).torch_device
+        kwargs.pop("pin_memory", None)
+        _strided(kwargs.pop("layout", None))
+        return to_user(dispatch.record(operator, args, kwargs))
+
+    return kernel
+
+
+def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`aten::_copy_from`: writes `source` into `target`, one of which is an xla tensor that is not functionalized."""
+    if target.device.type == "xla":
+        wrapped = unwrap(target)
+        inner = make(transfer.to_device(source.to(target.dtype), wrapped.spec.device).handle, wrapped.spec)
+        if target is wrapped:  # `torch.tensor(..., device="xla")` fills a fresh tensor below functionalization
+            target.handle = inner.handle
+        else:
+            torch._functionalize_replace(target, inner)
+            torch._functionalize_commit_update(target)
+            torch._functionalize_sync(target)
+        return target
+    return target.copy_(transfer.to_host(unwrap(source)))
+
+
+@dispatch.handler("aten::_propagate_xla_data")
+def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Arrives after every in-place operator; functionalization has done the work."""
+
+
+@dispatch.handler(
+    "aten::detach", "aten::detach_copy", "aten::alias", "aten::alias_copy", "aten::lift", "aten::lift_fresh",
+    "aten::lift_fresh_copy",
+)  # fmt: skip
+def _alias(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
+    """The same value under another name: tensors are immutable here, so nothing is copied."""
+    (tensor,) = args
+    return make(tensor.handle, tensor.spec)
+
+
+@dispatch.handler("aten::_local_scalar_dense")
+def _local_scalar_dense(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return transfer.to_host(args[0]).item()
+
+
+@dispatch.handler("aten::equal")
+def _equal(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    x, y = args
+    if x.shape != y.shape:
+        return False
+    return bool(transfer.to_host(aten.eq.Tensor(x, y).all()).item())
+
+
+@dispatch.handler("aten::_to_copy")
+def _to_copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """A copy with another dtype, memory format or device."""
+    (tensor,) = args
+    target = kwargs.get("device") or tensor.device
+    options = {name: kwargs[name] for name in ("dtype", "memory_format") if kwargs.get(name) is not None}
+    if not isinstance(tensor, XLATensor):
+        return transfer.to_device(tensor.to(**options), devices.get(target))
+    if target.type == "xla":
+        tensor = move(tensor, devices.get(target))
+        return dispatch.record(registry.table[func], (tensor,), options)
+    return transfer.to_host(tensor).to(target, **options)
+
+
+@dispatch.handler("aten::copy")
+def _copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
+    """What `target.copy_(source)` leaves in `target`: the source's data with the target's dtype, sizes and device."""
+    target, source = args[:2]
+    device = target.spec.device
+    if not isinstance(source, XLATensor):
+        source = transfer.to_device(source.to(target.dtype), device)
+    source = move(source, device)
+    if source.spec.shape == target.spec.shape and source.spec.dtype == target.spec.dtype:
+        return make(source.handle, target.spec)
+    return dispatch.record(registry.table[func], (target, source), {})
+
+
+@dispatch.handler("aten::copy_")
+def _copy_to_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """`cpu_tensor.copy_(xla_tensor)`; with an xla target torch functionalizes it to `aten::copy`."""
+    target, source = args[:2]
+    return target.copy_(transfer.to_host(source))
+
+
+def move(tensor: XLATensor, device: devices.Device) -> XLATensor:
+    """The same data on another xla device."""
+    spec = tensor.spec
+    if spec.device is device:
+        return tensor
+    array = jax.device_put(execute.array_of(tensor.handle.value, spec.device), device.sharding)
+    return from_array(array, TensorSpec.of(device, spec.dtype, spec.shape, spec.stride, spec.offset))

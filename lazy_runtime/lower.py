@@ -1,0 +1,58 @@
+"""`ir.Graph` → a jax function: one loop over the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import dtypes
+from .ir import Call, Graph
+
+
+class LoweringError(RuntimeError):
+    """A lowering gave something else than the operator's meta kernel said: a defect of this package."""
+
+
+def to_function(graph: Graph) -> Callable[..., list[Any]]:
+    """The jax function (leaves..., floats, ints) → outputs of the graph.
+
+    `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
+    arguments if there are none.
+    """
+
+    def function(*arguments: Any) -> list[Any]:
+        leaves = arguments[: len(graph.leaves)]
+        numbers = iter(arguments[len(graph.leaves) :])
+        floats = next(numbers) if graph.floats else ()
+        ints = next(numbers) if graph.ints else ()
+        return evaluate(graph, leaves, floats, ints)
+
+    return function
+
+
+def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
+    """Interprets the graph on (traced) arrays."""
+    slots: list[Any] = []
+    next_operand = next_float = next_int = 0
+    for call in graph.calls:
+        operands = graph.operands[next_operand : next_operand + len(call.inputs)]
+        next_operand += len(call.inputs)
+        arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
+        call_floats = [floats[next_float + i] for i in range(call.floats)]
+        call_ints = [ints[next_int + i] for i in range(call.ints)]
+        next_float += call.floats
+        next_int += call.ints
+        results = call.evaluate(arrays, call_floats, call_ints)
+        _check(call, results)
+        slots.extend(results)
+    return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
+
+
+def _check(call: Call, results: Any) -> None:
+    if len(results) != len(call.outputs):
+        raise LoweringError(f"{call}: the lowering gave {len(results)} outputs instead of {len(call.outputs)}")
+    for spec, result in zip(call.outputs, results, strict=True):
+        if spec is None:
+            continue
+        if tuple(result.shape) != spec.shape or result.dtype != dtypes.to_numpy(spec.dtype):
+            raise LoweringError(f"{call}: the lowering gave {result.dtype}{list(result.shape)} instead of {spec}")

@@ -1,0 +1,43 @@
+"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+from pathlib import Path
+
+from .build import library_name
+
+HERE = Path(__file__).resolve().parent
+
+
+class NativeError(RuntimeError):
+    """The C++ part is missing or was built for another torch; the message is one sentence that says what to do."""
+
+
+def _library(stem: str, version: str) -> ctypes.CDLL:
+    path = HERE / library_name(stem, version)
+    if not path.exists():
+        others = sorted(other.name for other in HERE.glob(f"{stem}-*.so"))
+        found = f"was built for another version ({', '.join(others)})" if others else "is not built"
+        raise NativeError(
+            f"the C++ part of lazy_runtime {found} and this is version {version}: "
+            "run `python -m lazy_runtime.native.build` (it needs a C++ compiler) and start again"
+        )
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(
+            f"{path.name} does not load ({error}): run `python -m lazy_runtime.native.build` and start again"
+        ) from error
+
+
+@functools.cache
+def guard() -> ctypes.CDLL:
+    """The device guard's library; loading it registers the guard, with 0 devices.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("guard", importlib.metadata.version("torch"))

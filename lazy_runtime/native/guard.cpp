@@ -1,0 +1,67 @@
+// Device guard for DeviceType::XLA: what autograd, `.to()` and the dispatcher ask a device for.
+//
+// PyTorch has a device type named XLA but no guard behind it; without one, `.to("xla")` and `backward()` fail with
+// "PyTorch is not linked with support for xla devices". PJRT orders work by data dependence, so streams and events have
+// no meaning here: there is one default stream per device and waiting on it is a no-op.
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <atomic>
+
+namespace {
+
+// 0 until xla is first used: autograd sizes its worker queues at the process's first backward(), and worker threads in
+// a program that never touches xla would break `fork` followed by `backward()`.
+std::atomic<c10::DeviceIndex> device_count{0};
+// Somebody, almost surely autograd, asked for the count while it was 0: its queues are fixed without ours.
+std::atomic<bool> count_was_zero{false};
+thread_local c10::DeviceIndex current_device = 0;
+
+struct XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return c10::DeviceType::XLA; }
+
+  c10::Device getDevice() const override { return {c10::DeviceType::XLA, current_device}; }
+
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_device = device.index();
+  }
+
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    c10::Device previous = getDevice();
+    uncheckedSetDevice(device);
+    return previous;
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+
+  c10::DeviceIndex deviceCount() const noexcept override {
+    c10::DeviceIndex count = device_count.load();
+    if (count == 0) count_was_zero.store(true);
+    return count;
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
+
+}  // namespace
+
+extern "C" {
+void xla_guard_set_device_count(int count) { device_count.store(static_cast<c10::DeviceIndex>(count)); }
+int xla_guard_count_was_zero() { return count_was_zero.load(); }
+int xla_guard_current_device() { return current_device; }
+void xla_guard_set_current_device(int index) { current_device = static_cast<c10::DeviceIndex>(index); }
+}

@@ -1,0 +1,51 @@
+"""Scaled dot-product attention in the form that torch picks on the CPU; elsewhere torch decomposes it."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from .matmul import precision
+from .registry import op
+
+
+def _scores(query, key, is_causal, attn_mask, scale):
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = jnp.einsum("...qd,...kd->...qk", query, key, precision=precision(query.dtype)).astype(_wide(query)) * scale
+    if is_causal:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    if attn_mask is not None:
+        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
+    return scores, scale
+
+
+def _wide(x):
+    return jnp.float32 if x.dtype.itemsize < 4 else x.dtype
+
+
+@op("aten::_scaled_dot_product_flash_attention_for_cpu")
+def flash_attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    scores, _ = _scores(query, key, is_causal, attn_mask, scale)
+    logsumexp = jax.nn.logsumexp(scores, axis=-1)
+    weights = jnp.exp(scores - logsumexp[..., None]).astype(query.dtype)
+    attended = jnp.einsum("...qk,...kd->...qd", weights, value, precision=precision(query.dtype))
+    return attended, logsumexp
+
+
+@op("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+def flash_attention_for_cpu_backward(
+    grad, query, key, value, attended, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
+):
+    exact = precision(query.dtype)
+    scores, scale = _scores(query, key, is_causal, attn_mask, scale)
+    weights = jnp.exp(scores - logsumexp[..., None])
+    narrow = weights.astype(query.dtype)
+    grad_value = jnp.einsum("...qk,...qd->...kd", narrow, grad, precision=exact)
+    grad_weights = jnp.einsum("...qd,...kd->...qk", grad, value, precision=exact).astype(weights.dtype)
+    offset = jnp.sum((grad * attended).astype(weights.dtype), -1, keepdims=True)
+    grad_scores = (weights * (grad_weights - offset) * scale).astype(query.dtype)
+    grad_query = jnp.einsum("...qk,...kd->...qd", grad_scores, key, precision=exact)
+    grad_key = jnp.einsum("...qk,...qd->...kd", grad_scores, query, precision=exact)
+    return grad_query, grad_key, grad_value

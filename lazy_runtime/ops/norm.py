@@ -1,0 +1,164 @@
+"""Normalisation: batch, layer, group."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from .reduction import opmath
+from .registry import op
+
+
+def _channelwise(v, x):
+    """A vector over the channels, shaped to meet `x`."""
+    return v.reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _others(x) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _affine(x, mean, invstd, weight, bias):
+    scale = invstd if weight is None else invstd * opmath(weight)
+    shift = -mean * scale if bias is None else opmath(bias) - mean * scale
+    return (opmath(x) * _channelwise(scale, x) + _channelwise(shift, x)).astype(x.dtype)
+
+
+def _statistics(x):
+    x = opmath(x)
+    mean = jnp.mean(x, _others(x))
+    return mean, jnp.mean(jnp.square(x - _channelwise(mean, x)), _others(x))
+
+
+@op("aten::_native_batch_norm_legit_no_training")
+def batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, *, out):
+    invstd = jax.lax.rsqrt(opmath(running_var) + eps)
+    empty = jnp.zeros(out[1].shape, running_mean.dtype)
+    return _affine(x, opmath(running_mean), invstd, weight, bias), empty, empty
+
+
+@op("aten::_native_batch_norm_legit_functional")
+def batch_norm_functional(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
+    if not training:
+        y, *saved = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
+        return y, *saved, running_mean, running_var
+    mean, var = _statistics(x)
+    invstd = jax.lax.rsqrt(var + eps)
+    count = x.size // x.shape[1]
+    unbiased = var * (count / max(count - 1, 1))
+    new_mean = (momentum * mean + (1 - momentum) * running_mean).astype(running_mean.dtype)
+    new_var = (momentum * unbiased + (1 - momentum) * running_var).astype(running_var.dtype)
+    return _affine(x, mean, invstd, weight, bias), mean, invstd, new_mean, new_var
+
+
+@op("aten::_native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
+    mean, var = _statistics(x)
+    invstd = jax.lax.rsqrt(var + eps)
+    return _affine(x, mean, invstd, weight, bias), mean, invstd
+
+
+@op("aten::native_batch_norm")
+def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
+    if training:
+        return batch_norm_no_stats(x, weight, bias, training, momentum, eps)
+    return batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
+
+
+@op("aten::native_batch_norm_backward")
+def native_batch_norm_backward(
+    grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask
+):
+    dtype = x.dtype
+    grad, x = opmath(grad), opmath(x)
+    if train:
+        mean, invstd = saved_mean, saved_invstd
+    else:
+        mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
+    scale = invstd if weight is None else invstd * opmath(weight)
+    normalized = (x - _channelwise(mean, x)) * _channelwise(invstd, x)
+    grad_bias = jnp.sum(grad, _others(x))
+    grad_weight = jnp.sum(grad * normalized, _others(x))
+    if train:
+        count = x.size // x.shape[1]
+        inner = grad - _channelwise(grad_bias / count, x) - normalized * _channelwise(grad_weight / count, x)
+    else:
+        inner = grad
+    grad_x = inner * _channelwise(scale, x)
+    kind = dtype if weight is None else weight.dtype
+    return (
+        grad_x.astype(dtype) if output_mask[0] else None,
+        grad_weight.astype(kind) if output_mask[1] else None,
+        grad_bias.astype(kind) if output_mask[2] else None,
+    )
+
+
+# ---- layer norm
+
+
+@op("aten::native_layer_norm")
+def native_layer_norm(x, normalized_shape, weight, bias, eps, *, out):
+    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    z = opmath(x)
+    mean = jnp.mean(z, over, keepdims=True)
+    rstd = jax.lax.rsqrt(jnp.mean(jnp.square(z - mean), over, keepdims=True) + eps)
+    y = (z - mean) * rstd
+    if weight is not None:
+        y = y * opmath(weight)
+    if bias is not None:
+        y = y + opmath(bias)
+    kind = z.dtype if out[1].dtype.itemsize == z.dtype.itemsize else x.dtype
+    return y.astype(x.dtype), mean.astype(kind), rstd.astype(kind)
+
+
+@op("aten::native_layer_norm_backward")
+def native_layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, output_mask):
+    n = len(normalized_shape)
+    over, batch = tuple(range(x.ndim - n, x.ndim)), tuple(range(x.ndim - n))
+    g, z = opmath(grad), opmath(x)
+    normalized = (z - opmath(mean)) * opmath(rstd)
+    h = g if weight is None else g * opmath(weight)
+    grad_x = None
+    if output_mask[0]:
+        inner = h - jnp.mean(h, over, keepdims=True) - normalized * jnp.mean(h * normalized, over, keepdims=True)
+        grad_x = (inner * opmath(rstd)).astype(x.dtype)
+    grad_weight = jnp.sum(g * normalized, batch).astype(weight.dtype) if output_mask[1] and weight is not None else None
+    grad_bias = jnp.sum(g, batch).astype(x.dtype) if output_mask[2] and bias is not None else None
+    return grad_x, grad_weight, grad_bias
+
+
+# ---- group norm
+
+
+def _grouped(x, groups: int):
+    return opmath(x).reshape(x.shape[0], groups, -1)
+
+
+@op("aten::native_group_norm")
+def native_group_norm(x, weight, bias, N, C, HxW, group, eps):
+    z = _grouped(x, group)
+    mean = jnp.mean(z, -1, keepdims=True)
+    rstd = jax.lax.rsqrt(jnp.mean(jnp.square(z - mean), -1, keepdims=True) + eps)
+    y = ((z - mean) * rstd).reshape(x.shape)
+    if weight is not None:
+        y = y * _channelwise(opmath(weight), x)
+    if bias is not None:
+        y = y + _channelwise(opmath(bias), x)
+    return y.astype(x.dtype), mean[..., 0].astype(x.dtype), rstd[..., 0].astype(x.dtype)
+
+
+@op("aten::native_group_norm_backward")
+def native_group_norm_backward(grad, x, mean, rstd, weight, N, C, HxW, group, output_mask):
+    g = opmath(grad)
+    mean, rstd = opmath(mean)[..., None], opmath(rstd)[..., None]
+    normalized = (_grouped(x, group) - mean) * rstd
+    h = _grouped(g if weight is None else g * _channelwise(opmath(weight), x), group)
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        inner = h - jnp.mean(h, -1, keepdims=True) - normalized * jnp.mean(h * normalized, -1, keepdims=True)
+        grad_x = (inner * rstd).reshape(x.shape).astype(x.dtype)
+    if output_mask[1]:
+        grad_weight = jnp.sum(g * normalized.reshape(x.shape), _others(x)).astype(x.dtype)
+    if output_mask[2]:
+        grad_bias = jnp.sum(g, _others(x)).astype(x.dtype)
+    return grad_x, grad_weight, grad_bias

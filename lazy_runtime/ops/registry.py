@@ -1,0 +1,171 @@
+"""The table of operators: aten overload → lowering to jax.
+
+A lowering is a function with the aten schema's arguments, tensors being jax arrays:
+
+    @op("aten::mm")
+    def mm(x, y): ...
+
+    @pointwise("aten::atan2")
+    def atan2(x, y): ...
+
+`pointwise` casts by torch's promotion rules before and after, so its functions do not. What torch derives from a schema
+is derived here too: in-place and `out=` forms never arrive (torch functionalizes them away), and a view operator serves
+its `_copy` form as well. Registering an operator twice raises.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
+from torch._prims_common import elementwise_dtypes
+
+from .. import dtypes
+from ..ir import Call
+from ..spec import TensorSpec
+
+__all__ = ["Operator", "Promotion", "lookup", "op", "overload", "pointwise", "table"]
+
+#: (call, args, kwargs) → output array, or a sequence of them; inside a jax trace, under x64.
+Lowering = Callable[[Call, Sequence[Any], dict[str, Any]], Any]
+
+
+class Operator:
+    """How one aten overload is recorded and lowered.
+
+    Attributes:
+        overload: the aten overload as torch's dispatcher delivers it.
+        infer: the overload that is run on meta tensors for shapes, strides, dtypes and torch's own error messages. For
+            a view's `_copy` form it is the view itself: its result must carry the strides of the alias.
+        dynamic_scalars: numbers among the arguments that may change from step to step (a learning rate) are inputs of
+            the graph instead of constants.
+        random: takes a random seed as one more input.
+        host_inputs: CPU tensors among the arguments are moved, as torch does for indices.
+        calls: the interned calls of this operator.
+    """
+
+    __slots__ = ("calls", "counter", "dynamic_scalars", "host_inputs", "infer", "lowering", "name", "overload", "random")
+
+    def __init__(
+        self,
+        name: str,
+        overload: torch._ops.OpOverload,
+        lowering: Lowering,
+        infer: torch._ops.OpOverload | None = None,
+        dynamic_scalars: bool = False,
+        random: bool = False,
+        host_inputs: bool = False,
+    ):
+        self.name = name
+        self.counter = f"xla::{name.removeprefix('aten::').split('.')[0]}"
+        self.overload = overload
+        self.lowering = lowering
+        self.infer = infer or overload
+        self.dynamic_scalars = dynamic_scalars
+        self.random = random
+        self.host_inputs = host_inputs
+        self.calls: dict[tuple, Call] = {}
+
+
+table: dict[torch._ops.OpOverload, Operator] = {}
+
+
+def overload(name: str) -> torch._ops.OpOverload | None:
+    """The overload that `aten::add.Tensor` names, or None if this torch has none of that name."""
+    namespace, _, rest = name.partition("::")
+    packet_name, _, overload_name = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    return getattr(packet, overload_name or "default", None)
+
+
+def lookup(target: torch._ops.OpOverload) -> Operator | None:
+    """The operator registered for an overload."""
+    return table.get(target)
+
+
+def _add(name: str, lowering: Lowering, infer: torch._ops.OpOverload | None = None, **flags: bool) -> None:
+    target = overload(name)
+    if target is None:  # an operator of another torch version
+        return
+    if target in table:
+        raise ValueError(f"{name} has two lowerings")
+    table[target] = Operator(name, target, lowering, infer, **flags)
+
+
+def _copy_form(name: str) -> str:
+    packet, _, overload_name = name.partition(".")
+    return f"{packet}_copy" + (f".{overload_name}" if overload_name else "")
+
+
+def op(
+    *names: str,
+    view: bool = False,
+    dynamic_scalars: bool = False,
+    random: bool = False,
+    host_inputs: bool = False,
+) -> Callable[[Callable], Callable]:
+    """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
+
+    Parameters that are not the schema's own: `out` receives the `TensorSpec` of the output (a tuple of them where there
+    are several), `base` that of the first tensor input, `seed` the random seed (int64 scalar).
+    """
+
+    def register(function: Callable) -> Callable:
+        parameters = inspect.signature(function).parameters
+        wants_out = "out" in parameters
+        wants_base = "base" in parameters
+
+        def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if wants_out:
+                kwargs = {**kwargs, "out": call.outputs[0] if call.container is None else call.outputs}
+            if wants_base:
+                kwargs = {**kwargs, "base": call.inputs[0]}
+            return function(*args, **kwargs)
+
+        flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs}
+        for name in names:
+            _add(name, lowering, **flags)
+            if view and overload(_copy_form(name)) is not None:
+                _add(_copy_form(name), lowering, infer=overload(name), **flags)
+        return function
+
+    return register
+
+
+def pointwise(
+    *names: str, promotion: Promotion = Promotion.DEFAULT, dynamic_scalars: bool = False
+) -> Callable[[Callable], Callable]:
+    """Registers an elementwise lowering. Its tensor arguments arrive in torch's computation dtype (float32 for the
+    16-bit floats), and its result is cast to torch's result dtype. Python numbers arrive as they are."""
+
+    def register(function: Callable) -> Callable:
+        def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            compute = dtypes.to_numpy(_computation_dtype(call, promotion, args))
+
+            def cast(x: Any) -> Any:
+                return x.astype(compute) if isinstance(x, jax.Array) else x
+
+            result = function(*map(cast, args), **{key: cast(x) for key, x in kwargs.items()})
+            (out,) = call.outputs
+            assert out is not None
+            return jnp.broadcast_to(result, out.shape).astype(dtypes.to_numpy(out.dtype))
+
+        for name in names:
+            _add(name, lowering, dynamic_scalars=dynamic_scalars)
+        return function
+
+    return register
+
+
+def _computation_dtype(call: Call, promotion: Promotion, args: Sequence[Any]) -> torch.dtype:
+    tensors = [spec.meta() for spec in call.inputs]
+    # a number takes part in promotion with its type only; one that is a graph input arrives as a 64-bit 0-d array
+    numbers: list[Any] = [arg for arg in args if isinstance(arg, int | float | complex)]
+    numbers += [1.5] * call.floats + [2] * (call.ints - call.random)
+    compute, _ = elementwise_dtypes(*tensors, *numbers, type_promotion_kind=promotion)
+    return compute

@@ -1,0 +1,151 @@
+"""Choosing, filling, copying, casting and counting up: operators whose result does not come from arithmetic."""
+
+from __future__ import annotations
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import dtypes
+from .registry import op
+
+
+def cast(x, dtype):
+    """`x` as torch's `dtype`. Float to integer goes through int64 and wraps, as torch's CPU kernels do."""
+    target = dtypes.to_numpy(dtype)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(target, jnp.complexfloating):
+        if target == np.bool_:
+            return x != 0
+        x = jnp.real(x)
+    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.integer) and target.itemsize < 8:
+        return x.astype(jnp.int64).astype(target)
+    return x.astype(target)
+
+
+@op("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")
+def where(condition, x, y, *, out):
+    dtype = dtypes.to_numpy(out.dtype)
+    return jnp.where(condition.astype(bool), jnp.asarray(x).astype(dtype), jnp.asarray(y).astype(dtype))
+
+
+@op("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", dynamic_scalars=True)
+def masked_fill(x, mask, value, *, out):
+    return jnp.broadcast_to(jnp.where(mask, jnp.asarray(value).astype(x.dtype), x), out.shape)
+
+
+@op("aten::fill.Scalar", "aten::fill.Tensor", dynamic_scalars=True)
+def fill(x, value):
+    return jnp.broadcast_to(jnp.asarray(value).astype(x.dtype), x.shape)
+
+
+@op("aten::zero")
+def zero(x):
+    return jnp.zeros_like(x)
+
+
+@op("aten::copy")
+def copy(x, source, non_blocking=False, *, out):
+    return jnp.broadcast_to(cast(source, out.dtype), x.shape)
+
+
+@op("aten::_to_copy", "aten::clone", "aten::contiguous")
+def to_copy(x, *, out, **options):
+    return cast(x, out.dtype)
+
+
+@op("aten::view.dtype", view=True)
+def view_dtype(x, dtype, *, out):
+    target = dtypes.to_numpy(dtype)
+    if x.dtype == np.bool_:
+        x = x.astype(np.uint8)
+    if target == np.bool_:
+        return jax.lax.bitcast_convert_type(x, jnp.uint8).astype(bool)
+    if x.dtype.itemsize < target.itemsize:
+        x = x.reshape(*x.shape[:-1], -1, target.itemsize // x.dtype.itemsize)
+    return jax.lax.bitcast_convert_type(x, target).reshape(out.shape)
+
+
+# ---- factories
+
+
+@op("aten::full", "aten::scalar_tensor", dynamic_scalars=True)
+def full(*args, out, **options):
+    return jnp.full(out.shape, args[-1], dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::full_like", dynamic_scalars=True)
+def full_like(x, value, *, out, **options):
+    return jnp.full(out.shape, value, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op(
+    "aten::zeros_like", "aten::empty_like", "aten::zeros", "aten::new_zeros", "aten::new_empty", "aten::empty.memory_format",
+    "aten::new_empty_strided", "aten::empty_strided", "aten::empty_permuted",
+)  # fmt: skip
+def zeros(*args, out, **options):
+    return jnp.zeros(out.shape, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::ones_like", "aten::ones", "aten::new_ones")
+def ones(*args, out, **options):
+    return jnp.ones(out.shape, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::new_full", dynamic_scalars=True)
+def new_full(x, size, value, *, out, **options):
+    return jnp.full(out.shape, value, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::arange", "aten::arange.start", "aten::arange.start_step")
+def arange(*args, out, **options):
+    start, _end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+    dtype = dtypes.to_numpy(out.dtype)
+    steps = jnp.arange(out.numel, dtype=jnp.int64)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return (int(start) + steps * int(step)).astype(dtype)
+    return (start + steps * np.float64(step)).astype(dtype)
+
+
+@op("aten::linspace")
+def linspace(start, end, steps, *, out, **options):
+    # torch counts from both ends, so that the last element is exactly `end`
+    if steps == 1:
+        return jnp.full(out.shape, start, dtype=dtypes.to_numpy(out.dtype))
+    step = (end - start) / max(steps - 1, 1)
+    index = jnp.arange(steps, dtype=jnp.float64)
+    values = jnp.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step)
+    return values.astype(dtypes.to_numpy(out.dtype))
+
+
+@op("aten::logspace")
+def logspace(start, end, steps, base=10.0, *, out, **options):
+    exponents = jnp.linspace(start, end, steps, dtype=jnp.float64)
+    return jnp.power(jnp.float64(base), exponents).astype(dtypes.to_numpy(out.dtype))
+
+
+@op("aten::eye", "aten::eye.m")
+def eye(*size, out, **options):
+    return jnp.eye(*out.shape, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::tril_indices")
+def tril_indices(row, col, offset=0, *, out, **options):
+    return jnp.stack([jnp.asarray(i) for i in np.tril_indices(row, offset, col)]).astype(dtypes.to_numpy(out.dtype))
+
+
+@op("aten::triu_indices")
+def triu_indices(row, col, offset=0, *, out, **options):
+    return jnp.stack([jnp.asarray(i) for i in np.triu_indices(row, offset, col)]).astype(dtypes.to_numpy(out.dtype))
+
+
+@op("aten::tril")
+def tril(x, diagonal=0):
+    return jnp.tril(x, diagonal)
+
+
+@op("aten::triu")
+def triu(x, diagonal=0):
+    return jnp.triu(x, diagonal)
+
+

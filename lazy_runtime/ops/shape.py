@@ -1,0 +1,218 @@
+"""Operators that rearrange elements: views (which functionalization has made pure), joins and splits."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import dtypes
+from ..spec import contiguous_strides, storage_size
+from .registry import op
+
+
+@op(
+    "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::squeeze", "aten::squeeze.dim",
+    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True,
+)  # fmt: skip
+def view(x, *shape, out):
+    return x.reshape(out.shape)
+
+
+@op("aten::expand", view=True)
+def expand(x, size, *, implicit=False, out):
+    return jnp.broadcast_to(x, out.shape)
+
+
+@op("aten::t", view=True)
+def t(x):
+    return x.T
+
+
+@op("aten::transpose.int", view=True)
+def transpose(x, dim0, dim1):
+    return jnp.swapaxes(x, dim0, dim1) if x.ndim else x
+
+
+@op("aten::permute", view=True)
+def permute(x, dims):
+    return jnp.transpose(x, dims)
+
+
+@op("aten::slice.Tensor", view=True)
+def slice_(x, dim=0, start=None, end=None, step=1):
+    dim %= x.ndim
+    start, stop, step = slice(start, end, step).indices(x.shape[dim])
+    return jax.lax.slice_in_dim(x, start, max(start, stop), step, dim)
+
+
+@op("aten::select.int", view=True)
+def select(x, dim, index):
+    return jax.lax.index_in_dim(x, index, dim, keepdims=False)
+
+
+@op("aten::diagonal", view=True)
+def diagonal(x, offset=0, dim1=0, dim2=1):
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+@op("aten::unfold", view=True)
+def unfold(x, dimension, size, step, *, out):
+    if x.ndim == 0:
+        return x.reshape(out.shape)
+    dimension %= x.ndim
+    starts = np.arange(out.shape[dimension]) * step
+    windows = jnp.take(x, starts[:, None] + np.arange(size), axis=dimension)
+    return jnp.moveaxis(windows, dimension + 1, -1)
+
+
+@op("aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor", view=True)
+def split(x, sizes, dim=0, *, out):
+    ends = np.cumsum([0] + [spec.shape[dim] for spec in out])
+    return [jax.lax.slice_in_dim(x, start, end, axis=dim) for start, end in zip(ends, ends[1:], strict=False)]
+
+
+@op("aten::unbind.int", view=True)
+def unbind(x, dim=0):
+    return [jax.lax.index_in_dim(x, i, dim, keepdims=False) for i in range(x.shape[dim])]
+
+
+@op("aten::as_strided", view=True)
+def as_strided(x, size, stride, storage_offset=None, *, base, out):
+    return strided_read(strided_storage(x, base), out.shape, out.stride, out.offset - base.offset)
+
+
+def strided_storage(x, spec):
+    """The flat memory behind `x`, seen from its own first element: what a tensor with these strides would cover."""
+    if spec.is_contiguous:
+        return x.reshape(-1)
+    size = storage_size(spec.shape, spec.stride)
+    return jnp.zeros(size, x.dtype).at[_positions(spec.shape, spec.stride)].set(x.reshape(-1))
+
+
+def strided_read(flat, shape, stride, offset):
+    """The tensor with these strides over flat memory."""
+    if offset == 0 and stride == contiguous_strides(shape) and flat.size == np.prod(shape, dtype=np.int64):
+        return flat.reshape(shape)
+    return flat[offset + _positions(shape, stride)].reshape(shape)
+
+
+def _positions(shape, stride) -> np.ndarray:
+    positions = np.zeros((), np.int64)
+    for size, step in zip(shape, stride, strict=True):
+        positions = positions[..., None] + np.arange(size) * step
+    return positions.reshape(-1)
+
+
+@op("aten::view_as_real", view=True)
+def view_as_real(x):
+    return jnp.stack([jnp.real(x), jnp.imag(x)], axis=-1)
+
+
+@op("aten::view_as_complex", view=True)
+def view_as_complex(x):
+    return jax.lax.complex(x[..., 0], x[..., 1])
+
+
+# ---- the inverses of views: what a write through a view leaves in its base
+
+
+@op("aten::slice_scatter")
+def slice_scatter(x, source, dim=0, start=None, end=None, step=1):
+    dim %= x.ndim
+    start, stop, step = slice(start, end, step).indices(x.shape[dim])
+    index = [slice(None)] * x.ndim
+    index[dim] = slice(start, stop, step)
+    return x.at[tuple(index)].set(jnp.broadcast_to(source, x[tuple(index)].shape).astype(x.dtype))
+
+
+@op("aten::select_scatter")
+def select_scatter(x, source, dim, index):
+    where = [slice(None)] * x.ndim
+    where[dim] = index
+    return x.at[tuple(where)].set(source.astype(x.dtype))
+
+
+@op("aten::diagonal_scatter")
+def diagonal_scatter(x, source, offset=0, dim1=0, dim2=1):
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    i = np.arange(length)
+    moved = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
+    moved = moved.at[..., i + max(0, -offset), i + max(0, offset)].set(source.astype(x.dtype))
+    return jnp.moveaxis(moved, (-2, -1), (dim1, dim2))
+
+
+@op("aten::as_strided_scatter")
+def as_strided_scatter(x, source, size, stride, storage_offset=None, *, base):
+    flat = strided_storage(x, base)
+    offset = (base.offset if storage_offset is None else storage_offset) - base.offset
+    flat = flat.at[offset + _positions(tuple(size), tuple(stride))].set(source.astype(x.dtype).reshape(-1))
+    return strided_read(flat, base.shape, base.stride, 0)
+
+
+# ---- gradients of views
+
+
+@op("aten::slice_backward")
+def slice_backward(grad, input_sizes, dim, start, end, step):
+    return slice_scatter(jnp.zeros(input_sizes, grad.dtype), grad, dim, start, end, step)
+
+
+@op("aten::select_backward")
+def select_backward(grad, input_sizes, dim, index):
+    return select_scatter(jnp.zeros(input_sizes, grad.dtype), grad, dim, index)
+
+
+@op("aten::diagonal_backward")
+def diagonal_backward(grad, input_sizes, offset, dim1, dim2):
+    return diagonal_scatter(jnp.zeros(input_sizes, grad.dtype), grad, offset, dim1, dim2)
+
+
+@op("aten::unfold_backward")
+def unfold_backward(grad, input_sizes, dim, size, step):
+    if not input_sizes:
+        return grad.reshape(())
+    dim %= len(input_sizes)
+    windows = jnp.moveaxis(grad, -1, dim + 1)
+    starts = np.arange(grad.shape[dim]) * step
+    index = (slice(None),) * dim + (starts[:, None] + np.arange(size),)
+    return jnp.zeros(input_sizes, grad.dtype).at[index].add(windows)
+
+
+# ---- joining and repeating
+
+
+@op("aten::cat")
+def cat(tensors, dim=0, *, out):
+    dtype = dtypes.to_numpy(out.dtype)
+    # torch lets tensors of shape (0,) take part whatever the others' rank
+    parts = [x.astype(dtype) for x in tensors if x.ndim == len(out.shape)]
+    return jnp.concatenate(parts, axis=dim)
+
+
+@op("aten::stack")
+def stack(tensors, dim=0, *, out):
+    return jnp.stack([x.astype(dtypes.to_numpy(out.dtype)) for x in tensors], axis=dim)
+
+
+@op("aten::repeat")
+def repeat(x, repeats, *, out):
+    return jnp.tile(x, repeats)
+
+
+@op("aten::flip")
+def flip(x, dims):
+    return jnp.flip(x, tuple(dims))
+
+
+@op("aten::roll")
+def roll(x, shifts, dims=()):
+    return jnp.roll(x, shifts, axis=tuple(dims) or None) if dims else jnp.roll(x.reshape(-1), shifts[0]).reshape(x.shape)
+
+
+@op("aten::constant_pad_nd")
+def constant_pad_nd(x, pad, value=0):
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    widths = [(0, 0)] * (x.ndim - len(pairs)) + list(reversed(pairs))
+    return jax.lax.pad(x, jnp.asarray(value).astype(x.dtype), [(low, high, 0) for low, high in widths])

@@ -1,0 +1,109 @@
+"""`TensorSpec`: what a tensor looks like from outside (device, dtype, sizes, strides), without its data.
+
+Specs are interned: two equal ones are the same object, so that a spec costs one identity hash as part of a cache key.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from . import dtypes
+
+if TYPE_CHECKING:
+    import jax
+
+    from .xla_devices import Device
+
+
+class TensorSpec:
+    """Device, dtype, sizes, strides (in elements) and storage offset of a tensor.
+
+    The strides are what the user sees; a device buffer is always dense and row-major over `shape`.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "stride", "torch_device")
+
+    device: Device
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    torch_device: torch.device
+
+    @staticmethod
+    def of(
+        device: Device, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None = None, offset: int = 0
+    ) -> TensorSpec:
+        """The one spec with these properties; `stride=None` means contiguous."""
+        if stride is None:
+            stride = contiguous_strides(shape)
+        key = (device, dtype, shape, stride, offset)
+        spec = _interned.get(key)
+        if spec is None:
+            spec = TensorSpec()
+            spec.device, spec.dtype, spec.shape, spec.stride, spec.offset = key
+            spec.torch_device = device.torch_device
+            spec = _interned.setdefault(key, spec)
+        return spec
+
+    @staticmethod
+    def like(device: Device, tensor: torch.Tensor) -> TensorSpec:
+        """The spec of `tensor` (usually a meta tensor), placed on `device`."""
+        return TensorSpec.of(device, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+
+    def meta(self) -> torch.Tensor:
+        """A tensor on torch's meta device with these sizes and strides."""
+        if self.offset == 0:
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        storage = torch.empty(self.offset + storage_size(self.shape, self.stride), dtype=self.dtype, device="meta")
+        return storage.as_strided(self.shape, self.stride, self.offset)
+
+    def expanded(self) -> torch.Tensor:
+        """A CPU tensor of one element, expanded to these sizes: enough to provoke the errors of a CPU kernel."""
+        return torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
+
+    def aval(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype as jax wants them for ahead-of-time compilation, placed on the spec's device."""
+        import jax
+
+        return jax.ShapeDtypeStruct(self.shape, dtypes.to_numpy(self.dtype), sharding=self.device.sharding)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.numel < 2 or all(
+            size == 1 or stride == dense
+            for size, stride, dense in zip(self.shape, self.stride, contiguous_strides(self.shape), strict=True)
+        )
+
+    def __repr__(self) -> str:
+        text = f"{str(self.dtype).removeprefix('torch.')}[{','.join(map(str, self.shape))}]"
+        if not self.is_contiguous:
+            text += f" strides ({','.join(map(str, self.stride))})"
+        return f"{text} on {self.torch_device}"
+
+
+_interned: dict[tuple, TensorSpec] = {}
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def storage_size(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Elements from the first to the last one that the strided tensor touches, inclusive."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -1,0 +1,74 @@
+"""`XLATensor`: the tensor inside torch's functional wrapper on an xla device.
+
+To the user `type(x)` is `torch.Tensor`; it is torch's C++ `FunctionalTensorWrapper`, which turns views and in-place
+operators into pure ones, around one of these. The wrapper swaps its inner tensor when it is written to, so an XLATensor
+is immutable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .ir import Handle, Value
+from .spec import TensorSpec
+
+_make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+
+class XLATensor(torch.Tensor):
+    """A pure tensor: a handle on a value, and the spec that says how it looks."""
+
+    __slots__ = ("handle", "spec")
+
+    handle: Handle
+    spec: TensorSpec
+
+    # `dispatch` sets the real one; a wrapper subclass must have it when it is defined
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError("lazy_runtime.dispatch is not loaded")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"XLATensor({self.spec})"
+
+
+def make(handle: Handle, spec: TensorSpec) -> XLATensor:
+    """The tensor with this value and look."""
+    tensor = _make_wrapper_subclass(
+        XLATensor, spec.shape, spec.stride, spec.offset, dtype=spec.dtype, device=spec.torch_device
+    )
+    tensor.handle = handle
+    tensor.spec = spec
+    return tensor
+
+
+def from_array(array: Any, spec: TensorSpec) -> XLATensor:
+    """The tensor whose data is the device buffer `array`."""
+    return make(Handle(Value(None, 0, array)), spec)
+
+
+def to_user(tensor: XLATensor) -> torch.Tensor:
+    """What a kernel registered for the XLA key returns: functional, except inside of functionalization itself."""
+    if _is_excluded(_FUNCTIONALIZE):
+        return tensor
+    return torch._to_functional_tensor(tensor)
+
+
+def unwrap(tensor: torch.Tensor) -> XLATensor:
+    """The XLATensor inside a user's tensor, with every write through its aliases applied.
+
+    Raises:
+        TypeError: it is not an xla tensor of this package.
+    """
+    if type(tensor) is XLATensor:
+        return tensor
+    if torch._is_functional_tensor(tensor):
+        torch._sync(tensor)  # without it, a write through an alias would be missed
+        inner = torch._from_functional_tensor(tensor)
+        if type(inner) is XLATensor:
+            return inner
+    raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")

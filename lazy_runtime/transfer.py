@@ -1,0 +1,72 @@
+"""Data between torch's CPU tensors and device buffers."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import torch
+
+from . import dtypes, execute, metrics
+from .xla_devices import Device
+from .spec import TensorSpec
+from .tensor import XLATensor, from_array
+
+# numpy knows these only through ml_dtypes, which torch does not read: they cross as integers of their size
+_CARRIERS = {1: torch.uint8, 2: torch.int16}
+
+
+def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
+    """A copy of a CPU tensor on `device`, with its sizes and strides. Later writes to the source do not show.
+
+    Raises:
+        TypeError: the device has no such dtype.
+        NotImplementedError: the tensor is sparse or quantized.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        raise NotImplementedError(f"xla tensors are dense: call .to_dense() or .dequantize() on the {kind} tensor first")
+    dtypes.check_supported(tensor.dtype, device.platform)
+    spec = TensorSpec.like(device, torch.empty_like(tensor, device="meta"))
+    return from_array(upload(tensor, device), spec)
+
+
+def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
+    """A device buffer with a copy of a CPU tensor's elements."""
+    # jax uses aligned host memory in place on the CPU, so it gets a copy of its own, made here before anybody writes
+    with torch.no_grad():
+        snapshot = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    metrics.count("TransferToDevice")
+    with dtypes.x64():
+        return jax.device_put(_as_numpy(snapshot), device.sharding)
+
+
+def to_host(tensor: XLATensor) -> torch.Tensor:
+    """A CPU tensor with the data and the strides of an xla tensor; waits for its value."""
+    spec = tensor.spec
+    host = download(execute.array_of(tensor.handle.value, spec.device), spec.dtype)
+    if spec.is_contiguous:
+        return host
+    with torch.no_grad():
+        return torch.empty_like(spec.meta(), device="cpu").copy_(host)
+
+
+def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
+    """A fresh, contiguous CPU tensor with the data of a device buffer."""
+    metrics.count("TransferFromDevice")
+    host = np.asarray(array)
+    if dtype in _NOT_NUMPY:
+        carrier = _CARRIERS[dtype.itemsize]
+        host = host.view(dtypes.to_numpy(carrier))
+        return torch.from_numpy(host.copy()).view(dtype)
+    return torch.from_numpy(host.copy())  # the array itself is immutable and maybe shared with XLA
+
+
+_NOT_NUMPY = frozenset(
+    {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+)
+
+
+def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype in _NOT_NUMPY:
+        return tensor.view(_CARRIERS[tensor.dtype.itemsize]).numpy().view(dtypes.to_numpy(tensor.dtype))
+    return tensor.numpy()

@@ -1,0 +1,149 @@
+"""The xla devices of this process: what each one is to jax, and what is pending on it.
+
+Nothing here runs before xla is first used; `start()` is that moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import jax
+import torch
+
+from . import config, native
+from .rng import RandomStream
+
+if TYPE_CHECKING:
+    from .ir import Node
+
+
+class Device:
+    """One device that XLA programs run on, with its pending graph.
+
+    Attributes:
+        torch_device: what torch calls it: `xla:N`, or the device that a plain torch tensor lives on when its memory is
+            used in place (see `host`).
+        jax_device: the same for jax.
+        sharding: where jax places arrays of this device.
+        pending: nodes recorded and not yet executed, in order.
+        lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
+            the pending graph belongs to the device, not to a thread.
+        random: the stream that random operators on this device draw their seeds from.
+    """
+
+    def __init__(self, torch_device: torch.device, jax_device: jax.Device):
+        self.torch_device = torch_device
+        self.jax_device = jax_device
+        self.sharding = jax.sharding.SingleDeviceSharding(jax_device)
+        self.platform: str = jax_device.platform
+        self.pending: list[Node] = []
+        self.lock = threading.RLock()
+        self.random = RandomStream()
+
+    def __repr__(self) -> str:
+        return f"Device({self.torch_device}, {self.jax_device})"
+
+
+@functools.cache
+def _platform_devices() -> tuple[Device, ...]:
+    platform = os.environ.get("PJRT_DEVICE", "").lower() or None
+    if platform == "cuda":
+        platform = "gpu"
+    count = config.cpu_devices()
+    if count is not None:
+        # Only before jax has a CPU client; afterwards jax's own count stands (RuntimeError otherwise).
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+        except RuntimeError:
+            pass
+    found = jax.local_devices(backend=platform)
+    return tuple(Device(torch.device("xla", i), jax_device) for i, jax_device in enumerate(found))
+
+
+@functools.cache
+def host(torch_device: torch.device) -> Device:
+    """The device whose XLA programs can work on the memory of plain tensors on `torch_device` ("cpu", "cuda:0")."""
+    if torch_device.type == "cpu":
+        return Device(torch_device, jax.local_devices(backend="cpu")[0])
+    if torch_device.type == "cuda":
+        return Device(torch_device, jax.local_devices(backend="gpu")[torch_device.index or 0])
+    raise RuntimeError(f"tensors on {torch_device} cannot be shared with XLA: move them to cpu or xla first")
+
+
+_start_lock = threading.RLock()
+_started = False
+#: autograd fixed its worker queues before xla was first used: backward must run in the thread that calls it.
+queues_fixed = False
+
+
+def start() -> None:
+    """Brings the devices up: the jax client, the device count that torch sees, and the kernels. Idempotent.
+
+    Raises:
+        NativeError: the C++ part is missing or built for another torch.
+    """
+    global _started, queues_fixed
+    if _started:
+        return
+    with _start_lock:
+        if _started:
+            return
+        guard = native.guard()
+        devices = _platform_devices()
+        queues_fixed = bool(guard.xla_guard_count_was_zero())
+        guard.xla_guard_set_device_count(len(devices))
+        from . import kernels
+
+        kernels.register()
+        _started = True
+
+
+def devices() -> tuple[Device, ...]:
+    """Every xla device of this process, `xla:0` first."""
+    start()
+    return _platform_devices()
+
+
+def get(torch_device: torch.device | str | int | None = None) -> Device:
+    """The device behind `xla`, `xla:N` or N; without an index, the current one.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    found = devices()
+    if torch_device is None:
+        index = None
+    elif isinstance(torch_device, int):
+        index = torch_device
+    else:
+        torch_device = torch.device(torch_device)
+        if torch_device.type != "xla":
+            raise RuntimeError(f"expected an xla device, got {torch_device}")
+        index = torch_device.index
+    if index is None:
+        index = native.guard().xla_guard_current_device()
+    if not 0 <= index < len(found):
+        names = "xla:0" if len(found) == 1 else f"xla:0 to xla:{len(found) - 1}"
+        raise RuntimeError(
+            f"xla:{index} does not exist: this process has {len(found)} xla device{'s' * (len(found) > 1)} ({names})"
+            + (", CPU_NUM_DEVICES=N asks for N of them" if found[0].platform == "cpu" else "")
+        )
+    return found[index]
+
+
+def current_index() -> int:
+    """Index of the calling thread's current xla device."""
+    return native.guard().xla_guard_current_device()
+
+
+def set_current_index(index: int) -> None:
+    """Makes xla:index what plain `xla` means in the calling thread.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    get(index)
+    native.guard().xla_guard_set_current_device(index)
