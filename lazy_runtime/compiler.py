@@ -30,12 +30,15 @@ class Executable:
         Args:
             floats, ints: the scalars of the graph's calls in order.
         """
-        arguments = list(leaves)
+        if not self.floats and not self.ints:
+            return self.compiled(*leaves)
+        arguments: list[Any] = list(leaves)
         if self.floats:
             arguments.append(np.array(floats, dtype=np.float64))
         if self.ints:
             arguments.append(np.array(ints, dtype=np.int64))
-        return self.compiled(*arguments)
+        with dtypes.x64():  # else jax narrows the numpy vectors
+            return self.compiled(*arguments)
 
 
 _executables: dict[Graph, Executable] = {}

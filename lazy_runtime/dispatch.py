@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -321,4 +322,23 @@ def _check_devices(args: tuple, kwargs: dict[str, Any]) -> None:
             raise RuntimeError(errors.device_mismatch(tensors[0].device, other.device))
 
 
-XLATensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment, method-assign]
+class _Thread(threading.local):
+    backward_in_caller = False
+
+
+_thread = _Thread()
+
+
+def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    """`dispatch` for a process whose first backward came before xla's first use: autograd has no worker for the device
+    (an internal assertion fails), so every thread that works with xla runs its backward passes itself."""
+    if not _thread.backward_in_caller:
+        torch._C._set_multithreading_enabled(False)
+        _thread.backward_in_caller = True
+    return dispatch(cls, func, types, args, kwargs)
+
+
+def install(backward_in_caller: bool) -> None:
+    """Sets `XLATensor.__torch_dispatch__`."""
+    chosen = _dispatch_after_cpu_backward if backward_in_caller else dispatch
+    XLATensor.__torch_dispatch__ = classmethod(chosen)  # type: ignore[assignment, method-assign]

@@ -39,14 +39,20 @@ FACTORIES = (
 _library: torch.library.Library | None = None
 
 
-def register() -> None:
-    """Registers every kernel but the ones that `_autoload` needs from the start."""
+def register(backward_in_caller: bool) -> None:
+    """Registers every kernel but the ones that `_autoload` needs from the start.
+
+    Args:
+        backward_in_caller: autograd has no worker threads for xla; see `dispatch.install`.
+    """
     global _library
     load_all()
+    dispatch.install(backward_in_caller)
     _library = torch.library.Library("aten", "IMPL")
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
+    _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
 
 
@@ -121,6 +127,18 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
             torch._functionalize_sync(target)
         return target
     return target.copy_(transfer.to_host(unwrap(source)))
+
+
+def native_batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """`aten::native_batch_norm` writes to the running statistics without saying so in its schema, so functionalization
+    would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py.)"""
+    if running_mean is None or running_var is None:
+        return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
+    if not training:
+        return aten._native_batch_norm_legit_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    return aten._native_batch_norm_legit(x, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
 @dispatch.handler("aten::_propagate_xla_data")

@@ -75,8 +75,6 @@ def host(torch_device: torch.device) -> Device:
 
 _start_lock = threading.RLock()
 _started = False
-#: autograd fixed its worker queues before xla was first used: backward must run in the thread that calls it.
-queues_fixed = False
 
 
 def start() -> None:
@@ -85,7 +83,7 @@ def start() -> None:
     Raises:
         NativeError: the C++ part is missing or built for another torch.
     """
-    global _started, queues_fixed
+    global _started
     if _started:
         return
     with _start_lock:
@@ -93,11 +91,12 @@ def start() -> None:
             return
         guard = native.guard()
         devices = _platform_devices()
-        queues_fixed = bool(guard.xla_guard_count_was_zero())
+        # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all
+        backward_in_caller = bool(guard.xla_guard_count_was_zero())
         guard.xla_guard_set_device_count(len(devices))
         from . import kernels
 
-        kernels.register()
+        kernels.register(backward_in_caller)
         _started = True
 
 
