@@ -11,7 +11,7 @@ import torch
 from . import errors, execute, metrics, transfer, xla_devices
 from .xla_devices import Device
 from .ir import Call, Handle, Node, Placeholder, Value
-from .ops import registry
+from .ops import load_all, registry
 from .ops.registry import Operator
 from .spec import TensorSpec
 from .tensor import XLATensor, make
@@ -49,20 +49,50 @@ def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (
 
 
 class Trace:
-    """Nodes recorded aside from any device's pending graph, for a program that is compiled before it is run."""
+    """Nodes recorded aside from any device's pending graph, for a program that is compiled before it is run.
+
+    Within `with trace:` everything that the calling thread records goes into it. Numbers are constants of such a
+    program, and every factory makes its tensor on the trace's device.
+    """
 
     def __init__(self, device: Device):
         self.device = device
         self.nodes: list[Node] = []
 
+    def __enter__(self) -> Trace:
+        global _traces
+        self._outer, _thread.trace = _thread.trace, self
+        _traces += 1
+        return self
 
-def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], trace: Trace | None = None) -> Any:
-    """Appends one operator to the pending graph of its device (or to `trace`) and returns its lazy results.
+    def __exit__(self, *exception: object) -> None:
+        global _traces
+        _thread.trace = self._outer
+        _traces -= 1
+
+
+class _Thread(threading.local):
+    trace: Trace | None = None
+    backward_in_caller = False
+
+
+_thread = _Thread()
+_traces = 0  # how many threads are inside of a trace; saves the others the look at `_thread`
+
+
+def current_trace() -> Trace | None:
+    """The trace that the calling thread records into."""
+    return _thread.trace
+
+
+def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Appends one operator to the pending graph of its device (or to the current trace) and returns its lazy results.
 
     Raises:
         RuntimeError, IndexError, TypeError, ...: what torch raises for these shapes, dtypes and arguments.
         NotImplementedError: an argument of a type that operators do not take.
     """
+    trace = _thread.trace if _traces else None
     key: list[Any] = []
     scan = _Scan(operator.dynamic_scalars and trace is None)
     inputs = scan.inputs
@@ -81,7 +111,9 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], trac
             add(name)
             add(scan.key_of(arg))
     if scan.foreign is not None:
-        return record(operator, *_adopt(operator, args, kwargs, trace), trace)
+        return record(operator, *_adopt(operator, args, kwargs))
+    if trace is not None and not inputs:
+        add(trace.device)
     call = operator.calls.get(tuple(key))
     if call is None:
         call = _new_call(operator, args, kwargs, scan, trace)
@@ -169,6 +201,8 @@ class _Scan:
         if isinstance(arg, torch.Tensor):
             self.foreign = arg
             return None
+        if isinstance(arg, list | tuple):  # torch.Size, FX's immutable lists
+            return self.key_of(list(arg))
         return arg
 
 
@@ -272,9 +306,7 @@ def _device_argument(kwargs: dict[str, Any], trace: Trace | None) -> Device:
     return xla_devices.get(kwargs.get("device"))
 
 
-def _adopt(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], trace: Trace | None
-) -> tuple[list[Any], dict[str, Any]]:
+def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Moves CPU tensors among the arguments where torch does so for any device: 0-d tensors and indices.
 
     Raises:
@@ -322,13 +354,6 @@ def _check_devices(args: tuple, kwargs: dict[str, Any]) -> None:
             raise RuntimeError(errors.device_mismatch(tensors[0].device, other.device))
 
 
-class _Thread(threading.local):
-    backward_in_caller = False
-
-
-_thread = _Thread()
-
-
 def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`dispatch` for a process whose first backward came before xla's first use: autograd has no worker for the device
     (an internal assertion fails), so every thread that works with xla runs its backward passes itself."""
@@ -339,6 +364,11 @@ def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple =
 
 
 def install(backward_in_caller: bool) -> None:
-    """Sets `XLATensor.__torch_dispatch__`."""
+    """Loads the operators and sets `XLATensor.__torch_dispatch__`.
+
+    Args:
+        backward_in_caller: autograd has no worker threads for xla.
+    """
+    load_all()
     chosen = _dispatch_after_cpu_backward if backward_in_caller else dispatch
     XLATensor.__torch_dispatch__ = classmethod(chosen)  # type: ignore[assignment, method-assign]

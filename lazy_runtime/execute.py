@@ -1,16 +1,14 @@
-"""Runs what is pending on a device: dead code out, graph to executable, results bound to the live tensors."""
+"""Runs what is pending on a device: graph to executable, results bound to the live tensors."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import jax
 
-from . import compiler, config, metrics
+from . import compiler, config, metrics, numbering
+from .ir import Node, Value
 from .xla_devices import Device
-from .ir import Graph, Handle, Node, Value
-from .spec import TensorSpec
 
 #: Eager mode: every operator is executed as soon as it is recorded.
 eager = config.eager()
@@ -44,18 +42,9 @@ def array_of(value: Value, device: Device) -> jax.Array:
 
 
 def _run(device: Device, pending: Sequence[Node]) -> Sequence[jax.Array]:
-    needed: set[Node] = set()
-    for node in reversed(pending):
-        if node not in needed and not any(owner is not None and owner() is not None for owner in node.outputs):
-            continue
-        needed.add(node)
-        for value in node.inputs:
-            if value.node is not None:
-                needed.add(value.node)
-    nodes = [node for node in pending if node in needed]
+    graph, leaves, live, nodes = numbering.number(device, pending, donate=True)
     if not nodes:
         return ()
-    graph, leaves, live = _number(device, nodes)
     floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
     executable = compiler.executable(graph)
@@ -66,67 +55,3 @@ def _run(device: Device, pending: Sequence[Node]) -> Sequence[jax.Array]:
         value.array = array
         value.node = None
     return results
-
-
-def _number(device: Device, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list[Handle]]:
-    """Gives every value of the pending nodes its slot.
-
-    Leaves are numbered as they are met and outputs in the order of recording, so that equal programs give equal
-    graphs. Two leaves with one buffer stay two.
-    """
-    first_slot: dict[Node, int] = {}
-    leaf_slot: dict[int, int] = {}
-    leaves: list[Value] = []
-    leaf_specs: list[TensorSpec] = []
-    operands: list[int] = []
-    outputs: list[int] = []
-    live: list[Handle] = []
-    slot = 0
-    for node in nodes:
-        first_slot[node] = slot
-        for position, value in enumerate(node.inputs):
-            if value.node is not None:
-                operands.append(first_slot[value.node] + value.index)
-                continue
-            number = leaf_slot.get(id(value))
-            if number is None:
-                leaves.append(value)
-                leaf_specs.append(node.call.inputs[position])
-                number = leaf_slot[id(value)] = -len(leaves)
-            operands.append(number)
-        for owner in node.outputs:
-            handle = owner() if owner is not None else None
-            if handle is not None:
-                outputs.append(slot)
-                live.append(handle)
-            slot += 1
-    donated = _donated(leaves, leaf_specs, live) if config.donation() else ()
-    graph = Graph(
-        device, tuple([node.call for node in nodes]), tuple(operands), tuple(outputs), tuple(leaf_specs), donated
-    )
-    return graph, leaves, live
-
-
-def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequence[Handle]) -> tuple[int, ...]:
-    """Numbers of the leaves that nobody outside the graph can read any more and an output of their kind can take."""
-    dead = [
-        number
-        for number, value in enumerate(leaves)
-        if not value.pinned and (value.owner is None or value.owner() is None)
-    ]
-    if not dead:
-        return ()
-    room: Counter = Counter()
-    for handle in live:
-        node = handle.value.node
-        assert node is not None
-        spec = node.call.outputs[handle.value.index]
-        assert spec is not None
-        room[spec.shape, spec.dtype] += 1
-    donated = []
-    for number in dead:
-        kind = specs[number].shape, specs[number].dtype
-        if room[kind]:
-            room[kind] -= 1
-            donated.append(number)
-    return tuple(donated)

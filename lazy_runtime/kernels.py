@@ -12,7 +12,7 @@ import torch
 
 from . import xla_devices as devices
 from . import dispatch, dtypes, execute, transfer
-from .ops import load_all, registry
+from .ops import registry
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array, make, to_user, unwrap
 
@@ -39,15 +39,9 @@ FACTORIES = (
 _library: torch.library.Library | None = None
 
 
-def register(backward_in_caller: bool) -> None:
-    """Registers every kernel but the ones that `_autoload` needs from the start.
-
-    Args:
-        backward_in_caller: autograd has no worker threads for xla; see `dispatch.install`.
-    """
+def register() -> None:
+    """Registers every kernel but the ones that `_autoload` needs from the start."""
     global _library
-    load_all()
-    dispatch.install(backward_in_caller)
     _library = torch.library.Library("aten", "IMPL")
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
@@ -175,6 +169,8 @@ def _to_copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     (tensor,) = args
     target = kwargs.get("device") or tensor.device
     options = {name: kwargs[name] for name in ("dtype", "memory_format") if kwargs.get(name) is not None}
+    if dispatch.current_trace() is not None:  # one program, one device: where its outputs go is decided at the end
+        return dispatch.record(registry.table[func], (tensor,), options)
     if not isinstance(tensor, XLATensor):
         return transfer.to_device(tensor.to(**options), devices.get(target))
     if target.type == "xla":

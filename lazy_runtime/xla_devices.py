@@ -65,7 +65,15 @@ def _platform_devices() -> tuple[Device, ...]:
 
 @functools.cache
 def host(torch_device: torch.device) -> Device:
-    """The device whose XLA programs can work on the memory of plain tensors on `torch_device` ("cpu", "cuda:0")."""
+    """The device whose XLA programs can work on the memory of plain tensors on `torch_device` ("cpu", "cuda:0").
+
+    It brings up no xla device: a program that keeps to plain tensors has no use for autograd workers, which would get
+    in the way of its forks.
+    """
+    if not _started:
+        from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
+
+        dispatch.install(backward_in_caller=False)
     if torch_device.type == "cpu":
         return Device(torch_device, jax.local_devices(backend="cpu")[0])
     if torch_device.type == "cuda":
@@ -94,9 +102,10 @@ def start() -> None:
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all
         backward_in_caller = bool(guard.xla_guard_count_was_zero())
         guard.xla_guard_set_device_count(len(devices))
-        from . import kernels
+        from . import dispatch, kernels
 
-        kernels.register(backward_in_caller)
+        dispatch.install(backward_in_caller)
+        kernels.register()
         _started = True
 
 

@@ -1,0 +1,106 @@
+"""From recorded nodes to an `ir.Graph`: dead code out, every value its slot, and which buffers may be donated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from . import config
+from .ir import Graph, Handle, Node, Value
+from .spec import TensorSpec
+from .xla_devices import Device
+
+
+class Numbered(NamedTuple):
+    """A graph and what it was made from.
+
+    Attributes:
+        leaves: the values behind the graph's leaves, in its order.
+        live: the handles behind the graph's outputs, in its order.
+        nodes: those that the outputs need.
+    """
+
+    graph: Graph
+    leaves: list[Value]
+    live: list[Handle]
+    nodes: list[Node]
+
+
+def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
+    """Numbers what the live handles need.
+
+    Leaves are numbered as they are met and outputs in the order of recording, so that equal programs give equal
+    graphs. Two leaves with one buffer stay two.
+
+    Args:
+        donate: give the buffers of leaves that nobody else can read to XLA.
+    """
+    nodes = _needed(pending)
+    first_slot: dict[Node, int] = {}
+    leaf_slot: dict[int, int] = {}
+    leaves: list[Value] = []
+    specs: list[TensorSpec] = []
+    operands: list[int] = []
+    outputs: list[int] = []
+    live: list[Handle] = []
+    slot = 0
+    for node in nodes:
+        first_slot[node] = slot
+        for position, value in enumerate(node.inputs):
+            if value.node is not None:
+                operands.append(first_slot[value.node] + value.index)
+                continue
+            number = leaf_slot.get(id(value))
+            if number is None:
+                leaves.append(value)
+                specs.append(node.call.inputs[position])
+                number = leaf_slot[id(value)] = -len(leaves)
+            operands.append(number)
+        for owner in node.outputs:
+            handle = owner() if owner is not None else None
+            if handle is not None:
+                outputs.append(slot)
+                live.append(handle)
+            slot += 1
+    donated = _donated(leaves, specs, live) if donate and config.donation() else ()
+    calls = tuple([node.call for node in nodes])
+    return Numbered(Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated), leaves, live, nodes)
+
+
+def _needed(pending: Sequence[Node]) -> list[Node]:
+    """The nodes that live handles depend on, in order."""
+    needed: set[Node] = set()
+    for node in reversed(pending):
+        if node not in needed and not any(owner is not None and owner() is not None for owner in node.outputs):
+            continue
+        needed.add(node)
+        for value in node.inputs:
+            if value.node is not None:
+                needed.add(value.node)
+    return [node for node in pending if node in needed]
+
+
+def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequence[Handle]) -> tuple[int, ...]:
+    """Numbers of the leaves that nobody outside the graph can read any more and an output of their kind can take."""
+    dead = [
+        number
+        for number, value in enumerate(leaves)
+        if not value.pinned and (value.owner is None or value.owner() is None)
+    ]
+    if not dead:
+        return ()
+    room: Counter = Counter()
+    for handle in live:
+        node = handle.value.node
+        assert node is not None
+        spec = node.call.outputs[handle.value.index]
+        assert spec is not None
+        room[spec.shape, spec.dtype] += 1
+    donated = []
+    for number in dead:
+        kind = specs[number].shape, specs[number].dtype
+        if room[kind]:
+            room[kind] -= 1
+            donated.append(number)
+    return tuple(donated)
