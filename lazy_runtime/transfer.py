@@ -44,10 +44,25 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
     """A CPU tensor with the data and the strides of an xla tensor; waits for its value."""
     spec = tensor.spec
     host = download(execute.array_of(tensor.handle.value, spec.device), spec.dtype)
+    return host if spec.is_contiguous else _like(spec.meta(), host)
+
+
+def restride(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The elements of a contiguous `tensor` with exactly the spec's strides, expanded dimensions included."""
     if spec.is_contiguous:
-        return host
+        return tensor
     with torch.no_grad():
-        return torch.empty_like(spec.meta(), device="cpu").copy_(host)
+        for dim, (size, step) in enumerate(zip(spec.shape, spec.stride, strict=True)):
+            if step == 0 and size > 1:
+                tensor = tensor.narrow(dim, 0, 1)
+        made = torch.empty_strided(tensor.shape, spec.stride, dtype=tensor.dtype, device=tensor.device)
+        return made.copy_(tensor).expand(spec.shape)
+
+
+def _like(look: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """A copy of `source` with the memory order of `look`, as torch's copies between devices make it."""
+    with torch.no_grad():
+        return torch.empty_like(look, device=source.device).copy_(source)
 
 
 def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:

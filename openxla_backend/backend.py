@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,15 +15,27 @@ from .compiled import CompiledGraph
 
 def _compile(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd's forward, backward and inference compiler."""
-    return CompiledGraph(gm, examples, _static_arguments(examples))
+    return CompiledGraph(gm, examples, _static_arguments(gm))
 
 
-def _static_arguments(examples: Sequence[Any]) -> frozenset[int]:
-    """Numbers of the arguments that AOTAutograd knows to be parameters or buffers."""
+def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Numbers of the placeholders that are parameters or buffers, in a forward or a backward graph.
+
+    AOTAutograd counts them over the arguments of the forward graph; a partitioned graph has these under the names
+    `primals_1`, `primals_2`, ..., and the backward graph keeps the names of those that it needs.
+    """
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    static = getattr(metadata, "static_input_indices", None) or ()
-    return frozenset(number for number in static if number < len(examples))
+    static = set(getattr(metadata, "static_input_indices", None) or ())
+    found = set()
+    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        primal = _PRIMAL.fullmatch(node.target)
+        if (int(primal[1]) - 1 if primal else number if node.target.startswith("arg") else -1) in static:
+            found.add(number)
+    return frozenset(found)
+
+
+_PRIMAL = re.compile(r"primals_(\d+)")
 
 
 def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

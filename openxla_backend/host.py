@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import torch
 
-from lazy_runtime import compiler, dtypes, metrics
+from lazy_runtime import compiler, dtypes, metrics, transfer
 
 from . import fx
 
@@ -50,9 +50,7 @@ class HostRun:
             made = tensors.get(number)
             if made is None:
                 made = tensors[number] = _export(results[number])
-            if made.stride() != spec.stride and not spec.is_contiguous:
-                made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=made.device).copy_(made)
-            return made
+            return transfer.restride(made, spec)
 
         with torch.no_grad():
             for number, output in program.mutations:
