@@ -1,4 +1,4 @@
-"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`."""
+"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`, and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -41,3 +41,13 @@ def guard() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("guard", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def bridge() -> ctypes.CDLL:
+    """The ATen bridge's library: handlers for XLA:CPU's custom calls.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("bridge", importlib.metadata.version("torch"))

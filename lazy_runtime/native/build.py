@@ -70,10 +70,13 @@ def build(out: Path = HERE) -> list[Path]:
         BuildError: there is no compiler, no torch, or the compiler failed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    torch = package_dir("torch")
-    guard = out / library_name("guard", importlib.metadata.version("torch"))
-    compile_library(HERE / "guard.cpp", guard, [torch / "include"], [torch / "lib"], ["c10"])
-    return [guard]
+    torch, version = package_dir("torch"), importlib.metadata.version("torch")
+    guard, bridge = (out / library_name(stem, version) for stem in ("guard", "bridge"))
+    headers, libraries = [torch / "include"], [torch / "lib"]
+    compile_library(HERE / "guard.cpp", guard, headers, libraries, ["c10"])
+    headers.append(package_dir("jaxlib") / "include")
+    compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
+    return [guard, bridge]
 
 
 def main() -> int:

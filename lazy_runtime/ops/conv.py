@@ -1,4 +1,9 @@
-"""Convolutions, forward and backward; the backward products are jax's own transposes of the forward lowering."""
+"""Convolutions, forward and backward.
+
+Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution is a matrix product, the others
+run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other platform, in
+XLA's own convolution, whose gradients are jax's transposes of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import aten_bridge
 from .matmul import precision
 from .registry import op
 
@@ -16,19 +22,52 @@ def _tuple(value, n: int) -> tuple[int, ...]:
 
 
 @op("aten::convolution", "aten::convolution_overrideable")
-def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
     n = weight.ndim - 2
     batched = x.ndim == n + 2
     if not batched:
         x = x[None]
-    stride, padding, dilation = _tuple(stride, n), _tuple(padding, n), _tuple(dilation, n)
-    if transposed:
-        y = _transposed(x, weight, stride, padding, dilation, _tuple(output_padding, n), groups)
+    shape = out.shape if batched else (1, *out.shape)
+    geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
+    if _prefers_aten(out.device.platform, x, weight, geometry):
+        y = aten_bridge.convolution(x, weight, shape, *geometry)
     else:
-        y = _forward(x, weight, stride, padding, dilation, groups)
+        y = _in_xla(x, weight, *geometry)
     if bias is not None:
         y = y + bias.reshape((-1,) + (1,) * n)
     return y if batched else y[0]
+
+
+def _geometry(n: int, stride, padding, dilation, transposed, output_padding, groups) -> tuple:
+    """The static arguments with one number per spatial dimension."""
+    return (
+        _tuple(stride, n),
+        _tuple(padding, n),
+        _tuple(dilation, n),
+        transposed,
+        _tuple(output_padding, n),
+        groups,
+    )
+
+
+def _is_product(weight, geometry) -> bool:
+    """Whether the convolution is a matrix product over the channels."""
+    _stride, _padding, _dilation, transposed, _output_padding, groups = geometry
+    return groups == 1 and not transposed and all(k == 1 for k in weight.shape[2:])
+
+
+def _prefers_aten(platform: str, x, weight, geometry) -> bool:
+    if platform != "cpu" or not aten_bridge.available() or x.size == 0 or weight.size == 0:
+        return False
+    if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
+        return geometry[-1] > 1
+    return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16) and not _is_product(weight, geometry)
+
+
+def _in_xla(x, weight, stride, padding, dilation, transposed, output_padding, groups):
+    if transposed:
+        return _transposed(x, weight, stride, padding, dilation, output_padding, groups)
+    return _forward(x, weight, stride, padding, dilation, groups)
 
 
 def _forward(x, weight, stride, padding, dilation, groups):
@@ -116,17 +155,20 @@ def _transposed(x, weight, stride, padding, dilation, output_padding, groups):
 
 @op("aten::convolution_backward", "aten::convolution_backward_overrideable")
 def convolution_backward(
-    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
+    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask, *, base
 ):
-    def forward(x, weight):
-        return convolution(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
-
-    grad_x = grad_weight = grad_bias = None
-    if output_mask[0]:
-        (grad_x,) = jax.vjp(lambda x: forward(x, weight), x)[1](grad)
-    if output_mask[1]:
-        (grad_weight,) = jax.vjp(lambda weight: forward(x, weight), weight)[1](grad)
-    if output_mask[2]:
-        channel = grad.ndim - weight.ndim + 1
-        grad_bias = jnp.sum(grad, tuple(d for d in range(grad.ndim) if d != channel))
-    return grad_x, grad_weight, grad_bias
+    n = weight.ndim - 2
+    batched = x.ndim == n + 2
+    if not batched:
+        grad, x = grad[None], x[None]
+    geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
+    if _prefers_aten(base.device.platform, x, weight, geometry):
+        grad_x, grad_weight = aten_bridge.convolution_backward(grad, x, weight, *output_mask[:2], *geometry)
+    else:
+        grad_x = grad_weight = None
+        if output_mask[0]:
+            (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, *geometry), x)[1](grad)
+        if output_mask[1]:
+            (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, *geometry), weight)[1](grad)
+    grad_bias = jnp.sum(grad, (0, *range(2, n + 2))) if output_mask[2] else None
+    return grad_x if grad_x is None or batched else grad_x[0], grad_weight, grad_bias
