@@ -52,15 +52,17 @@ def _first_use(kernel: str) -> Any:
     return call
 
 
-def _location_tag(storage: Any) -> None:
-    return None  # xla tensors are saved through the CPU (torch.Tensor.__reduce_ex__), never as storages
-
-
-def _restore(storage: Any, location: str) -> Any:
+def _restore(saved: Any, location: str) -> Any:
     """`torch.load(map_location="xla")` of a checkpoint that was saved on another device."""
     if not location.startswith("xla"):
         return None
-    return storage
+    from . import storage
+
+    return storage.restore(saved, location)
+
+
+def _location_tag(storage: Any) -> None:
+    """Xla tensors are saved through the CPU (torch.Tensor.__reduce_ex__), never as storages."""
 
 
 def claim_backend_name() -> None:

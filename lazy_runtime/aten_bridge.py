@@ -1,7 +1,6 @@
 """Torch's own CPU kernels inside XLA:CPU programs, as custom calls (native/bridge.cpp).
 
-Activations cross channels last: the calls declare that layout to XLA, which then keeps it through the elementwise
-operators between two calls instead of transposing around each.
+Activations cross with their channels last, as the kernels want them (`layout.py`).
 """
 
 from __future__ import annotations
@@ -30,15 +29,6 @@ def available() -> bool:
     return True
 
 
-def _channels_last(rank: int) -> tuple[int, ...]:
-    """Major to minor: batch, space, channels."""
-    return (0, *range(2, rank), 1)
-
-
-def _row_major(rank: int) -> tuple[int, ...]:
-    return tuple(range(rank))
-
-
 def _ints(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, dtype=np.int64)
 
@@ -58,18 +48,13 @@ def convolution(x: Any, weight: Any, shape: tuple[int, ...], *geometry: Any) -> 
     """`aten::convolution` without bias.
 
     Args:
-        x: (batch, channels, space...), weight: as torch has it.
-        shape: of the result.
+        x: (batch, space..., channels).
+        weight: as torch has it.
+        shape: of the result, (batch, space..., channels).
         geometry: stride, padding, dilation, transposed, output_padding, groups.
     """
-    rank = x.ndim
-    layout = _channels_last(rank) if rank == 4 else _row_major(rank)
-    return jax.ffi.ffi_call(
-        "aten_convolution",
-        jax.ShapeDtypeStruct(shape, x.dtype),
-        input_layouts=[layout, _row_major(rank)],
-        output_layouts=layout,
-    )(x, weight, channels_last=rank == 4, **_geometry(*geometry))
+    call = jax.ffi.ffi_call("aten_convolution", jax.ShapeDtypeStruct(shape, x.dtype))
+    return call(x, weight, **_geometry(*geometry))
 
 
 def convolution_backward(
@@ -78,23 +63,10 @@ def convolution_backward(
     """The gradients of `convolution` with respect to `x` and `weight`; None for one that is not asked for."""
     if not input_gradient and not weight_gradient:
         return None, None
-    rank = x.ndim
-    layout = _channels_last(rank) if rank == 4 else _row_major(rank)
-    wanted = [(x, layout)] * input_gradient + [(weight, _row_major(rank))] * weight_gradient
-    results = list(
-        jax.ffi.ffi_call(
-            "aten_convolution_backward",
-            [jax.ShapeDtypeStruct(like.shape, like.dtype) for like, _ in wanted],
-            input_layouts=[layout, layout, _row_major(rank)],
-            output_layouts=[order for _, order in wanted],
-        )(
-            grad,
-            x,
-            weight,
-            channels_last=rank == 4,
-            input_gradient=input_gradient,
-            weight_gradient=weight_gradient,
-            **_geometry(*geometry),
-        )
+    wanted = [x] * input_gradient + [weight] * weight_gradient
+    call = jax.ffi.ffi_call(
+        "aten_convolution_backward", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted]
     )
+    flags = {"input_gradient": input_gradient, "weight_gradient": weight_gradient}
+    results = list(call(grad, x, weight, **flags, **_geometry(*geometry)))
     return results.pop(0) if input_gradient else None, results.pop(0) if weight_gradient else None

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import torch
 
+from . import dispatch, dtypes, execute, storage, transfer, views
 from . import xla_devices as devices
-from . import dispatch, dtypes, execute, transfer
 from .ops import registry
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array, make, to_user, unwrap
@@ -46,6 +46,8 @@ def register() -> None:
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
+    storage.register(_library)
+    views.register(_library)
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
 
@@ -135,15 +137,15 @@ def native_batch_norm(
     return aten._native_batch_norm_legit(x, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
-@dispatch.handler("aten::_propagate_xla_data")
-def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Arrives after every in-place operator; functionalization has done the work."""
+@dispatch.handler("aten::lift", "aten::lift_fresh")
+def _lift(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """The last step of `torch.tensor(..., device="xla")`, which works below functionalization until here. What was
+    functionalized already never arrives."""
+    (tensor,) = args
+    return torch._to_functional_tensor(make(tensor.handle, tensor.spec))
 
 
-@dispatch.handler(
-    "aten::detach", "aten::detach_copy", "aten::alias", "aten::alias_copy", "aten::lift", "aten::lift_fresh",
-    "aten::lift_fresh_copy",
-)  # fmt: skip
+@dispatch.handler("aten::detach", "aten::detach_copy", "aten::alias", "aten::alias_copy", "aten::lift_fresh_copy")
 def _alias(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     """The same value under another name: tensors are immutable here, so nothing is copied."""
     (tensor,) = args

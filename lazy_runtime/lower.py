@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import dtypes
+from . import dtypes, layout
 from .ir import Call, Graph
 
 
@@ -45,7 +45,7 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
         results = call.evaluate(arrays, call_floats, call_ints)
         _check(call, results)
         slots.extend(results)
-    return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
+    return [layout.logical(slots[slot]) if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 
 
 def _check(call: Call, results: Any) -> None:

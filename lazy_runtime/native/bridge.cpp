@@ -50,25 +50,16 @@ std::optional<at::ScalarType> scalar_type(ffi::DataType type) {
   }
 }
 
-// A tensor over XLA's buffer. With `channels_last` the memory holds the channels (dimension 1) innermost, which is the
-// layout that the lowering has declared to XLA for activations. Filters are row-major, as parameters are.
-at::Tensor view(ffi::AnyBuffer buffer, bool channels_last) {
+// A tensor over XLA's row-major buffer. Activations come as (batch, space..., channels) and are seen as torch's (batch,
+// channels, space...) in channels_last memory; filters lie as torch has them.
+at::Tensor view(ffi::AnyBuffer buffer, bool activation) {
   auto dims = buffer.dimensions();
-  std::vector<int64_t> sizes(dims.begin(), dims.end());
-  std::vector<int64_t> strides(sizes.size());
-  int64_t step = 1;
-  if (channels_last) {
-    strides[1] = step;
-    step *= std::max<int64_t>(sizes[1], 1);
-  }
-  for (int64_t d = static_cast<int64_t>(sizes.size()) - 1; d >= 0; --d) {
-    if (channels_last && d == 1) continue;
-    strides[d] = step;
-    step *= std::max<int64_t>(sizes[d], 1);
-  }
   auto type = scalar_type(buffer.element_type());
-  TORCH_CHECK(type.has_value(), "the ATen bridge has no tensors of XLA's element type ", static_cast<int>(buffer.element_type()));
-  return at::from_blob(buffer.untyped_data(), sizes, strides, at::TensorOptions().dtype(*type));
+  TORCH_CHECK(type.has_value(), "the ATen bridge has no tensors of XLA's element type ",
+              static_cast<int>(buffer.element_type()));
+  at::Tensor tensor = at::from_blob(buffer.untyped_data(), at::IntArrayRef(dims.begin(), dims.size()),
+                                    at::TensorOptions().dtype(*type));
+  return activation ? tensor.movedim(-1, 1) : tensor;
 }
 
 template <typename Function>
@@ -87,24 +78,23 @@ ffi::Error guarded(Function function) {
 using Ints = ffi::Span<const int64_t>;
 at::IntArrayRef ints(Ints span) { return {span.begin(), span.size()}; }
 
-ffi::Error convolution(ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::Result<ffi::AnyBuffer> y, bool channels_last,
-                       Ints stride, Ints padding, Ints dilation, bool transposed, Ints output_padding, int64_t groups) {
+ffi::Error convolution(ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::Result<ffi::AnyBuffer> y, Ints stride, Ints padding, Ints dilation, bool transposed, Ints output_padding, int64_t groups) {
   return guarded([&] {
-    at::Tensor out = view(*y, channels_last);
-    out.copy_(at::convolution(view(x, channels_last), view(weight, false), {}, ints(stride), ints(padding),
+    at::Tensor out = view(*y, true);
+    out.copy_(at::convolution(view(x, true), view(weight, false), {}, ints(stride), ints(padding),
                               ints(dilation), transposed, ints(output_padding), groups));
   });
 }
 
 ffi::Error convolution_backward(ffi::AnyBuffer grad, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::RemainingRets results,
-                                bool channels_last, Ints stride, Ints padding, Ints dilation, bool transposed,
+                                Ints stride, Ints padding, Ints dilation, bool transposed,
                                 Ints output_padding, int64_t groups, bool input_gradient, bool weight_gradient) {
   return guarded([&] {
     auto gradients = at::convolution_backward(
-        view(grad, channels_last), view(x, channels_last), view(weight, false), {}, ints(stride), ints(padding),
+        view(grad, true), view(x, true), view(weight, false), {}, ints(stride), ints(padding),
         ints(dilation), transposed, ints(output_padding), groups, {input_gradient, weight_gradient, false});
     size_t next = 0;
-    if (input_gradient) view(**results.get<ffi::AnyBuffer>(next++), channels_last).copy_(std::get<0>(gradients));
+    if (input_gradient) view(**results.get<ffi::AnyBuffer>(next++), true).copy_(std::get<0>(gradients));
     if (weight_gradient) view(**results.get<ffi::AnyBuffer>(next++), false).copy_(std::get<1>(gradients));
   });
 }
@@ -116,7 +106,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_convolution, convolution,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
-                                  .Attr<bool>("channels_last")
                                   .Attr<Ints>("stride")
                                   .Attr<Ints>("padding")
                                   .Attr<Ints>("dilation")
@@ -130,7 +119,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_convolution_backward, convolution_backward,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .RemainingRets()
-                                  .Attr<bool>("channels_last")
                                   .Attr<Ints>("stride")
                                   .Attr<Ints>("padding")
                                   .Attr<Ints>("dilation")

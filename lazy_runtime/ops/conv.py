@@ -2,173 +2,163 @@
 
 Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution is a matrix product, the others
 run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other platform, in
-XLA's own convolution, whose gradients are jax's transposes of it.
+XLA's own convolution, whose gradients are jax's transposes of it. All three work on channels-last images.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import aten_bridge
+from ..layout import ChannelsLast, logical, physical
 from .matmul import precision
 from .registry import op
 
 
-def _tuple(value, n: int) -> tuple[int, ...]:
-    value = tuple(value)
-    return value * n if len(value) == 1 else value
+class Geometry(NamedTuple):
+    """The static arguments of `aten::convolution`, one number per spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
 
 
-@op("aten::convolution", "aten::convolution_overrideable")
-def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
-    n = weight.ndim - 2
-    batched = x.ndim == n + 2
-    if not batched:
-        x = x[None]
-    shape = out.shape if batched else (1, *out.shape)
-    geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    if _prefers_aten(out.device.platform, x, weight, geometry):
-        y = aten_bridge.convolution(x, weight, shape, *geometry)
-    else:
-        y = _in_xla(x, weight, *geometry)
-    if bias is not None:
-        y = y + bias.reshape((-1,) + (1,) * n)
-    return y if batched else y[0]
+def _geometry(n: int, stride, padding, dilation, transposed, output_padding, groups) -> Geometry:
+    def spread(value) -> tuple[int, ...]:
+        value = tuple(value)
+        return value * n if len(value) == 1 else value
+
+    return Geometry(spread(stride), spread(padding), spread(dilation), transposed, spread(output_padding), groups)
 
 
-def _geometry(n: int, stride, padding, dilation, transposed, output_padding, groups) -> tuple:
-    """The static arguments with one number per spatial dimension."""
-    return (
-        _tuple(stride, n),
-        _tuple(padding, n),
-        _tuple(dilation, n),
-        transposed,
-        _tuple(output_padding, n),
-        groups,
-    )
-
-
-def _is_product(weight, geometry) -> bool:
-    """Whether the convolution is a matrix product over the channels."""
-    _stride, _padding, _dilation, transposed, _output_padding, groups = geometry
-    return groups == 1 and not transposed and all(k == 1 for k in weight.shape[2:])
-
-
-def _prefers_aten(platform: str, x, weight, geometry) -> bool:
+def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
     if platform != "cpu" or not aten_bridge.available() or x.size == 0 or weight.size == 0:
         return False
     if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
-        return geometry[-1] > 1
+        return geometry.groups > 1
     return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16) and not _is_product(weight, geometry)
 
 
-def _in_xla(x, weight, stride, padding, dilation, transposed, output_padding, groups):
-    if transposed:
-        return _transposed(x, weight, stride, padding, dilation, output_padding, groups)
-    return _forward(x, weight, stride, padding, dilation, groups)
+def _is_product(weight, geometry: Geometry) -> bool:
+    """Whether the convolution is a matrix product over the channels."""
+    return geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
-def _forward(x, weight, stride, padding, dilation, groups):
+@op("aten::convolution", "aten::convolution_overrideable", channels_last=True)
+def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
+    weight = logical(weight)
     n = weight.ndim - 2
-    channels = x.shape[1]
-    if groups == 1 and all(k == 1 for k in weight.shape[2:]):
-        return _one_by_one(x, weight, stride, padding)
-    if groups == channels and weight.shape[0] == channels and channels > 1:
-        return _depthwise(x, weight, stride, padding, dilation)
-    # channels last: the layout in which XLA's CPU convolution runs, and cancels between neighbours
-    y = jax.lax.conv_general_dilated(
-        jnp.moveaxis(x, 1, -1),
-        jnp.transpose(weight, (*range(2, n + 2), 1, 0)),
-        stride,
-        [(p, p) for p in padding],
-        rhs_dilation=dilation,
-        dimension_numbers=_channels_last(n),
-        feature_group_count=groups,
-        precision=precision(x.dtype),
-    )
-    return jnp.moveaxis(y, -1, 1)
+    batched = x.ndim == n + 2
+    x = physical(x if batched else x[None])
+    geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
+    if _prefers_aten(out.device.platform, x, weight, geometry):
+        batch, channels, *space = out.shape if batched else (1, *out.shape)
+        y = aten_bridge.convolution(x, weight, (batch, *space, channels), *geometry)
+    else:
+        y = _in_xla(x, weight, geometry)
+    if bias is not None:
+        y = y + bias
+    return ChannelsLast(y) if batched else logical(ChannelsLast(y))[0]
 
 
-def _channels_last(n: int) -> jax.lax.ConvDimensionNumbers:
-    spatial = tuple(range(1, n + 1))
-    data = (0, n + 1, *spatial)
-    return jax.lax.ConvDimensionNumbers(data, (n + 1, n, *range(n)), data)
-
-
-def _one_by_one(x, weight, stride, padding):
-    """A 1×1 convolution is a matrix product over the channels."""
-    if any(padding):
-        x = jnp.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
-    if any(s != 1 for s in stride):
-        x = x[(slice(None), slice(None), *(slice(None, None, s) for s in stride))]
-    y = jax.lax.dot_general(
-        jnp.moveaxis(x, 1, -1),
-        weight.reshape(weight.shape[:2]),
-        (((x.ndim - 1,), (1,)), ((), ())),
-        precision=precision(x.dtype),
-    )
-    return jnp.moveaxis(y, -1, 1)
-
-
-def _depthwise(x, weight, stride, padding, dilation):
-    """One filter per channel: a sum of shifted, scaled images, which XLA fuses into one loop. Its own grouped
-    convolution is up to fifty times slower on the CPU."""
-    n = weight.ndim - 2
-    x = jnp.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
-    extent = [x.shape[2 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
-    total = None
-    for offset in np.ndindex(*weight.shape[2:]):
-        window = tuple(
-            slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n)
-        )
-        term = x[(slice(None), slice(None), *window)] * weight[(slice(None), 0, *offset)].reshape((-1,) + (1,) * n)
-        total = term if total is None else total + term
-    return total
-
-
-def _transposed(x, weight, stride, padding, dilation, output_padding, groups):
-    """The transposed convolution is the ordinary one of the stride-dilated input with the flipped filter."""
-    n = weight.ndim - 2
-    kernel = jnp.flip(weight, tuple(range(2, n + 2)))
-    # (in, out / groups, ...) → (out, in / groups, ...)
-    kernel = kernel.reshape(groups, weight.shape[0] // groups, weight.shape[1], *weight.shape[2:])
-    kernel = jnp.swapaxes(kernel, 1, 2).reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:])
-    pads = []
-    for d in range(n):
-        reach = dilation[d] * (weight.shape[2 + d] - 1)
-        pads.append((reach - padding[d], reach - padding[d] + output_padding[d]))
-    y = jax.lax.conv_general_dilated(
-        jnp.moveaxis(x, 1, -1),
-        jnp.transpose(kernel, (*range(2, n + 2), 1, 0)),
-        (1,) * n,
-        pads,
-        lhs_dilation=stride,
-        rhs_dilation=dilation,
-        dimension_numbers=_channels_last(n),
-        feature_group_count=groups,
-        precision=precision(x.dtype),
-    )
-    return jnp.moveaxis(y, -1, 1)
-
-
-@op("aten::convolution_backward", "aten::convolution_backward_overrideable")
+@op("aten::convolution_backward", "aten::convolution_backward_overrideable", channels_last=True)
 def convolution_backward(
     grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask, *, base
 ):
+    weight = logical(weight)
     n = weight.ndim - 2
     batched = x.ndim == n + 2
     if not batched:
         grad, x = grad[None], x[None]
+    grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if _prefers_aten(base.device.platform, x, weight, geometry):
         grad_x, grad_weight = aten_bridge.convolution_backward(grad, x, weight, *output_mask[:2], *geometry)
     else:
         grad_x = grad_weight = None
         if output_mask[0]:
-            (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, *geometry), x)[1](grad)
+            (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, geometry), x)[1](grad)
         if output_mask[1]:
-            (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, *geometry), weight)[1](grad)
-    grad_bias = jnp.sum(grad, (0, *range(2, n + 2))) if output_mask[2] else None
-    return grad_x if grad_x is None or batched else grad_x[0], grad_weight, grad_bias
+            (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry), weight)[1](grad)
+    grad_bias = jnp.sum(grad, tuple(range(n + 1))) if output_mask[2] else None
+    if grad_x is not None:
+        grad_x = ChannelsLast(grad_x) if batched else logical(ChannelsLast(grad_x))[0]
+    return grad_x, grad_weight, grad_bias
+
+
+# ---- in XLA; x and the result have their channels last
+
+
+def _in_xla(x, weight, geometry: Geometry):
+    channels = x.shape[-1]
+    if geometry.transposed:
+        return _transposed(x, weight, geometry)
+    if _is_product(weight, geometry):
+        return _one_by_one(x, weight, geometry)
+    if geometry.groups == channels and weight.shape[0] == channels and channels > 1:
+        return _depthwise(x, weight, geometry)
+    return _general(x, weight, geometry.stride, [(p, p) for p in geometry.padding], geometry)
+
+
+def _general(x, weight, stride, padding, geometry: Geometry, **options: Any):
+    n = weight.ndim - 2
+    data = (0, n + 1, *range(1, n + 1))
+    return jax.lax.conv_general_dilated(
+        x,
+        jnp.transpose(weight, (*range(2, n + 2), 1, 0)),
+        stride,
+        padding,
+        rhs_dilation=geometry.dilation,
+        dimension_numbers=jax.lax.ConvDimensionNumbers(data, (n + 1, n, *range(n)), data),
+        feature_group_count=geometry.groups,
+        precision=precision(x.dtype),
+        **options,
+    )
+
+
+def _one_by_one(x, weight, geometry: Geometry):
+    """A 1×1 convolution is a matrix product over the channels."""
+    if any(geometry.padding):
+        x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
+    if any(s != 1 for s in geometry.stride):
+        x = x[(slice(None), *(slice(None, None, s) for s in geometry.stride))]
+    filters = weight.reshape(weight.shape[:2])
+    return jax.lax.dot_general(x, filters, (((x.ndim - 1,), (1,)), ((), ())), precision=precision(x.dtype))
+
+
+def _depthwise(x, weight, geometry: Geometry):
+    """One filter per channel: a sum of shifted, scaled images, which XLA fuses into one loop. Its own grouped
+    convolution is up to fifty times slower on the CPU."""
+    n = weight.ndim - 2
+    stride, dilation = geometry.stride, geometry.dilation
+    x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
+    extent = [x.shape[1 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
+    total = None
+    for offset in np.ndindex(*weight.shape[2:]):
+        window = tuple(
+            slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n)
+        )
+        term = x[(slice(None), *window)] * weight[(slice(None), 0, *offset)]
+        total = term if total is None else total + term
+    return total
+
+
+def _transposed(x, weight, geometry: Geometry):
+    """The transposed convolution is the ordinary one of the stride-dilated input with the flipped filter."""
+    n, groups = weight.ndim - 2, geometry.groups
+    kernel = jnp.flip(weight, tuple(range(2, n + 2)))
+    # (in, out / groups, ...) → (out, in / groups, ...)
+    kernel = kernel.reshape(groups, weight.shape[0] // groups, weight.shape[1], *weight.shape[2:])
+    kernel = jnp.swapaxes(kernel, 1, 2).reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:])
+    pads = []
+    for d in range(n):
+        reach = geometry.dilation[d] * (weight.shape[2 + d] - 1)
+        pads.append((reach - geometry.padding[d], reach - geometry.padding[d] + geometry.output_padding[d]))
+    return _general(x, kernel, (1,) * n, pads, geometry, lhs_dilation=geometry.stride)

@@ -5,89 +5,88 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from ..layout import ChannelsLast, physical
 from .reduction import opmath
 from .registry import op
 
 
-def _channelwise(v, x):
-    """A vector over the channels, shaped to meet `x`."""
-    return v.reshape((1, -1) + (1,) * (x.ndim - 2))
+# ---- batch norm, on images with their channels last
 
 
-def _others(x) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
+def _over_channels(x) -> tuple[int, ...]:
+    return tuple(range(x.ndim - 1))
 
 
 def _affine(x, mean, invstd, weight, bias):
     scale = invstd if weight is None else invstd * opmath(weight)
     shift = -mean * scale if bias is None else opmath(bias) - mean * scale
-    return (opmath(x) * _channelwise(scale, x) + _channelwise(shift, x)).astype(x.dtype)
+    return ChannelsLast((opmath(x) * scale + shift).astype(x.dtype))
 
 
 def _statistics(x):
     x = opmath(x)
-    mean = jnp.mean(x, _others(x))
-    return mean, jnp.mean(jnp.square(x - _channelwise(mean, x)), _others(x))
+    mean = jnp.mean(x, _over_channels(x))
+    return mean, jnp.mean(jnp.square(x - mean), _over_channels(x))
 
 
-@op("aten::_native_batch_norm_legit_no_training")
+@op("aten::_native_batch_norm_legit_no_training", channels_last=True)
 def batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, *, out):
     invstd = jax.lax.rsqrt(opmath(running_var) + eps)
     empty = jnp.zeros(out[1].shape, running_mean.dtype)
-    return _affine(x, opmath(running_mean), invstd, weight, bias), empty, empty
+    return _affine(physical(x), opmath(running_mean), invstd, weight, bias), empty, empty
 
 
-@op("aten::_native_batch_norm_legit_functional")
+@op("aten::_native_batch_norm_legit_functional", channels_last=True)
 def batch_norm_functional(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
     if not training:
         y, *saved = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
         return y, *saved, running_mean, running_var
+    x = physical(x)
     mean, var = _statistics(x)
     invstd = jax.lax.rsqrt(var + eps)
-    count = x.size // x.shape[1]
+    count = x.size // x.shape[-1]
     unbiased = var * (count / max(count - 1, 1))
     new_mean = (momentum * mean + (1 - momentum) * running_mean).astype(running_mean.dtype)
     new_var = (momentum * unbiased + (1 - momentum) * running_var).astype(running_var.dtype)
     return _affine(x, mean, invstd, weight, bias), mean, invstd, new_mean, new_var
 
 
-@op("aten::_native_batch_norm_legit.no_stats")
+@op("aten::_native_batch_norm_legit.no_stats", channels_last=True)
 def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
+    x = physical(x)
     mean, var = _statistics(x)
     invstd = jax.lax.rsqrt(var + eps)
     return _affine(x, mean, invstd, weight, bias), mean, invstd
 
 
-@op("aten::native_batch_norm")
+@op("aten::native_batch_norm", channels_last=True)
 def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
     if training:
         return batch_norm_no_stats(x, weight, bias, training, momentum, eps)
     return batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
 
 
-@op("aten::native_batch_norm_backward")
+@op("aten::native_batch_norm_backward", channels_last=True)
 def native_batch_norm_backward(
     grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask
 ):
     dtype = x.dtype
-    grad, x = opmath(grad), opmath(x)
+    grad, x = opmath(physical(grad)), opmath(physical(x))
     if train:
         mean, invstd = saved_mean, saved_invstd
     else:
         mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
     scale = invstd if weight is None else invstd * opmath(weight)
-    normalized = (x - _channelwise(mean, x)) * _channelwise(invstd, x)
-    grad_bias = jnp.sum(grad, _others(x))
-    grad_weight = jnp.sum(grad * normalized, _others(x))
+    normalized = (x - mean) * invstd
+    grad_bias = jnp.sum(grad, _over_channels(x))
+    grad_weight = jnp.sum(grad * normalized, _over_channels(x))
+    inner = grad
     if train:
-        count = x.size // x.shape[1]
-        inner = grad - _channelwise(grad_bias / count, x) - normalized * _channelwise(grad_weight / count, x)
-    else:
-        inner = grad
-    grad_x = inner * _channelwise(scale, x)
+        count = x.size // x.shape[-1]
+        inner = grad - grad_bias / count - normalized * (grad_weight / count)
     kind = dtype if weight is None else weight.dtype
     return (
-        grad_x.astype(dtype) if output_mask[0] else None,
+        ChannelsLast((inner * scale).astype(dtype)) if output_mask[0] else None,
         grad_weight.astype(kind) if output_mask[1] else None,
         grad_bias.astype(kind) if output_mask[2] else None,
     )
@@ -128,6 +127,15 @@ def native_layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bi
 
 
 # ---- group norm
+
+
+def _channelwise(v, x):
+    """A vector over the channels, shaped to meet `x`."""
+    return v.reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _others(x) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
 
 
 def _grouped(x, groups: int):

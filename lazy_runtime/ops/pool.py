@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..layout import ChannelsLast, logical, physical
 from .registry import op
 
 
@@ -27,25 +28,72 @@ def _lowest(dtype):
     return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
 
 
-def _max_pool(x, kernel, stride, padding, dilation, out, n: int):
-    """Maximum and the flat index of it in its plane; nan wins, the first of equals too."""
-    kernel, padding, dilation = _window(kernel, n), _window(padding, n), _window(dilation, n)
-    stride = _window(stride, n) if stride else kernel
-    spatial = x.shape[-n:]
-    sizes = out.shape[-n:]
-    pads = [_pads(spatial[d], sizes[d], kernel[d], stride[d], padding[d], dilation[d]) for d in range(n)]
-    padded = jnp.pad(x, [(0, 0)] * (x.ndim - n) + pads, constant_values=_lowest(x.dtype))
+def _places(start, stride, spatial, sizes):
+    """Flat index in the plane of what each window has at `offset`: an array that broadcasts over batch and channels."""
+    n = len(sizes)
+    place = np.zeros((), np.int32)
+    for d in range(n):
+        at = np.arange(sizes[d], dtype=np.int32) * stride[d] + start[d]
+        place = place * spatial[d] + at.reshape((-1,) + (1,) * (n - 1 - d))
+    return jnp.asarray(place)[..., None]
+
+
+class _Windows:
+    """The windows of a pool over (batch, space..., channels)."""
+
+    def __init__(self, n: int, spatial, sizes, kernel, stride, padding, dilation=(1,)):
+        self.spatial, self.sizes = tuple(spatial), tuple(sizes)
+        self.kernel, self.padding, self.dilation = (_window(value, n) for value in (kernel, padding, dilation))
+        self.stride = _window(stride, n) if stride else self.kernel
+        self.n = n
+
+    def offsets(self):
+        """(first position read, flat index of each window's element) for each place in the window."""
+        for offset in itertools.product(*(range(k) for k in self.kernel)):
+            start = tuple(offset[d] * self.dilation[d] - self.padding[d] for d in range(self.n))
+            yield start, _places(start, self.stride, self.spatial, self.sizes)
+
+    def pads(self):
+        return [
+            _pads(self.spatial[d], self.sizes[d], self.kernel[d], self.stride[d], self.padding[d], self.dilation[d])
+            for d in range(self.n)
+        ]
+
+    def part(self, padded, start):
+        """The elements that the windows have at one place, of an array padded by `pads`."""
+        index = [slice(None)]
+        for d in range(self.n):
+            first = start[d] + self.padding[d]
+            index.append(slice(first, first + (self.sizes[d] - 1) * self.stride[d] + 1, self.stride[d]))
+        return padded[tuple(index)]
+
+
+def _batched(function):
+    """Gives a pool over (batch, space..., channels) torch's arguments: with or without a batch, in torch's order."""
+
+    def call(x, *rest, n, **options):
+        if x.ndim == n + 2:
+            return jax.tree.map(ChannelsLast, function(physical(x), *map(_to_physical, rest), n=n, **options))
+        rest = [_to_physical(y[None]) if isinstance(y, jax.Array) and y.ndim else y for y in rest]
+        result = function(physical(x[None]), *rest, n=n, **options)
+        return jax.tree.map(lambda y: logical(ChannelsLast(y))[0], result)
+
+    return call
+
+
+def _to_physical(x):
+    return physical(x) if isinstance(x, ChannelsLast | jax.Array) else x
+
+
+@_batched
+def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
+    """Maximum and the flat index of it in its plane; nan wins, and the first of equals."""
+    windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding, dilation)
+    padded = jnp.pad(x, [(0, 0), *windows.pads(), (0, 0)], constant_values=_lowest(x.dtype))
     best = index = None
     # one term per place in the window: XLA fuses them, and the position of the maximum comes for free
-    for offset in itertools.product(*(range(k) for k in kernel)):
-        start = [offset[d] * dilation[d] for d in range(n)]
-        part = padded[
-            (..., *(slice(start[d], start[d] + (sizes[d] - 1) * stride[d] + 1, stride[d]) for d in range(n)))
-        ]
-        place = jnp.zeros((), jnp.int32)
-        for d in range(n):
-            at = np.arange(sizes[d], dtype=np.int32) * stride[d] + start[d] - padding[d]
-            place = place * spatial[d] + jnp.asarray(at).reshape((-1,) + (1,) * (n - 1 - d))
+    for start, place in windows.offsets():
+        part = windows.part(padded, start)
         place = jnp.broadcast_to(place, part.shape)
         if best is None:
             best, index = part, place
@@ -55,102 +103,97 @@ def _max_pool(x, kernel, stride, padding, dilation, out, n: int):
     return best, index.astype(jnp.int64)
 
 
-@op("aten::max_pool2d_with_indices")
-def max_pool2d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
-    return _max_pool(x, kernel_size, stride, padding, dilation, out[0], 2)
-
-
-@op("aten::max_pool3d_with_indices")
-def max_pool3d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
-    return _max_pool(x, kernel_size, stride, padding, dilation, out[0], 3)
-
-
-@op("aten::max_pool2d_with_indices_backward")
-def max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
-    return _max_pool_backward(grad, x, kernel_size, stride, padding, dilation, indices, 2)
-
-
-@op("aten::max_pool3d_with_indices_backward")
-def max_pool3d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
-    return _max_pool_backward(grad, x, kernel_size, stride, padding, dilation, indices, 3)
-
-
-def _max_pool_backward(grad, x, kernel, stride, padding, dilation, indices, n: int):
+@_batched
+def _max_pool_backward(x, grad, indices, kernel, stride, padding, dilation, *, n: int):
     """For each place in the window, the gradients whose maximum stood there, put back: no scatter, which is serial on
     the CPU."""
-    kernel, padding, dilation = _window(kernel, n), _window(padding, n), _window(dilation, n)
-    stride = _window(stride, n) if stride else kernel
-    spatial, sizes = x.shape[-n:], grad.shape[-n:]
+    spatial, sizes = x.shape[1:-1], grad.shape[1:-1]
+    windows = _Windows(n, spatial, sizes, kernel, stride, padding, dilation)
+    zero = jnp.zeros((), grad.dtype)
     total = jnp.zeros(x.shape, grad.dtype)
-    for offset in itertools.product(*(range(k) for k in kernel)):
-        place = jnp.zeros((), jnp.int32)
-        config = [(0, 0, 0)] * (x.ndim - n)
+    for start, place in windows.offsets():
+        edges = []
         for d in range(n):
-            start = offset[d] * dilation[d] - padding[d]
-            at = np.arange(sizes[d], dtype=np.int32) * stride[d] + start
-            place = place * spatial[d] + jnp.asarray(at).reshape((-1,) + (1,) * (n - 1 - d))
-            length = (sizes[d] - 1) * stride[d] + 1
-            config.append((start, spatial[d] - start - length, stride[d] - 1))
-        part = jnp.where(indices == place, grad, jnp.zeros((), grad.dtype))
-        total = total + jax.lax.pad(part, jnp.zeros((), grad.dtype), config)
+            length = (sizes[d] - 1) * windows.stride[d] + 1
+            edges.append((start[d], spatial[d] - start[d] - length, windows.stride[d] - 1))
+        part = jnp.where(indices == place, grad, zero)
+        total = total + jax.lax.pad(part, zero, [(0, 0, 0), *edges, (0, 0, 0)])
     return total
 
 
-def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, out_shape, n: int):
-    kernel, padding = _window(kernel, n), _window(padding, n)
-    stride = _window(stride, n) if stride else kernel
-    spatial, sizes = x.shape[-n:], out_shape[-n:]
-    lead = x.ndim - n
-    pads = [_pads(spatial[d], sizes[d], kernel[d], stride[d], padding[d]) for d in range(n)]
+@op("aten::max_pool2d_with_indices", channels_last=True)
+def max_pool2d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
+    return _max_pool(x, kernel_size, stride, padding, dilation, out[0].shape[-2:], n=2)
+
+
+@op("aten::max_pool3d_with_indices", channels_last=True)
+def max_pool3d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
+    return _max_pool(x, kernel_size, stride, padding, dilation, out[0].shape[-3:], n=3)
+
+
+@op("aten::max_pool2d_with_indices_backward", channels_last=True)
+def max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    return _max_pool_backward(x, grad, indices, kernel_size, stride, padding, dilation, n=2)
+
+
+@op("aten::max_pool3d_with_indices_backward", channels_last=True)
+def max_pool3d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    return _max_pool_backward(x, grad, indices, kernel_size, stride, padding, dilation, n=3)
+
+
+@_batched
+def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, n: int):
+    windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding)
     total = jax.lax.reduce_window(
         x,
         np.zeros((), x.dtype),
         jax.lax.add,
-        (1,) * lead + kernel,
-        (1,) * lead + stride,
-        [(0, 0)] * lead + pads,
+        (1, *windows.kernel, 1),
+        (1, *windows.stride, 1),
+        [(0, 0), *windows.pads(), (0, 0)],
     )
-    total = total[(..., *(slice(0, s) for s in sizes))]
+    total = total[(slice(None), *(slice(0, size) for size in sizes))]
     if divisor is not None:
         return total / divisor
     counts = np.ones((), np.int64)
     for d in range(n):
-        start = np.arange(sizes[d]) * stride[d] - padding[d]
-        end = np.minimum(start + kernel[d], spatial[d] + padding[d])
+        start = np.arange(sizes[d]) * windows.stride[d] - windows.padding[d]
+        end = np.minimum(start + windows.kernel[d], windows.spatial[d] + windows.padding[d])
         if not count_include_pad:
-            start, end = np.maximum(start, 0), np.minimum(end, spatial[d])
+            start, end = np.maximum(start, 0), np.minimum(end, windows.spatial[d])
         counts = counts[..., None] * (end - start)
-    return total / jnp.asarray(counts, x.dtype)
+    return total / jnp.asarray(counts, x.dtype)[..., None]
 
 
-@op("aten::avg_pool2d")
+@op("aten::avg_pool2d", channels_last=True)
 def avg_pool2d(
     x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None, *, out
 ):
-    return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, out.shape, 2)
+    return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, out.shape[-2:], n=2)
 
 
-@op("aten::avg_pool3d")
+@op("aten::avg_pool3d", channels_last=True)
 def avg_pool3d(
     x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None, *, out
 ):
-    return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, out.shape, 3)
+    return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, out.shape[-3:], n=3)
+
+
+def _avg_pool_backward(grad, x, n, *arguments):
+    def forward(x):
+        return logical(_avg_pool(x, *arguments, grad.shape[-n:], n=n))
+
+    return jax.vjp(forward, x)[1](grad)[0]
 
 
 @op("aten::avg_pool2d_backward")
 def avg_pool2d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    def forward(x):
-        return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, grad.shape, 2)
-
-    return jax.vjp(forward, x)[1](grad)[0]
+    return _avg_pool_backward(grad, x, 2, kernel_size, stride, padding, count_include_pad, divisor_override)
 
 
 @op("aten::avg_pool3d_backward")
 def avg_pool3d_backward(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    def forward(x):
-        return _avg_pool(x, kernel_size, stride, padding, count_include_pad, divisor_override, grad.shape, 3)
-
-    return jax.vjp(forward, x)[1](grad)[0]
+    return _avg_pool_backward(grad, x, 3, kernel_size, stride, padding, count_include_pad, divisor_override)
 
 
 def _averaging(size: int, out: int) -> np.ndarray:
@@ -162,36 +205,40 @@ def _averaging(size: int, out: int) -> np.ndarray:
     return matrix
 
 
-def _adaptive_avg_pool(x, sizes, n: int):
-    spatial = x.shape[-n:]
+@_batched
+def _adaptive_avg_pool(x, sizes, *, n: int):
+    spatial = x.shape[1:-1]
     if all(size % out == 0 for size, out in zip(spatial, sizes, strict=True)):
         split = [part for size, out in zip(spatial, sizes, strict=True) for part in (out, size // out)]
-        lead = x.ndim - n
-        return jnp.mean(x.reshape(*x.shape[:lead], *split), tuple(lead + 1 + 2 * d for d in range(n)))
+        return jnp.mean(x.reshape(x.shape[0], *split, x.shape[-1]), tuple(2 + 2 * d for d in range(n)))
     for d in range(n):
         matrix = jnp.asarray(_averaging(spatial[d], sizes[d]), x.dtype)
-        x = jnp.moveaxis(jnp.tensordot(x, matrix, ((x.ndim - n + d,), (1,)), precision="highest"), -1, x.ndim - n + d)
+        x = jnp.moveaxis(jnp.tensordot(x, matrix, ((1 + d,), (1,)), precision="highest"), -1, 1 + d)
     return x
 
 
-@op("aten::_adaptive_avg_pool2d", "aten::adaptive_avg_pool2d")
+def _adaptive_avg_pool_backward(grad, x, n):
+    return jax.vjp(lambda x: logical(_adaptive_avg_pool(x, grad.shape[-n:], n=n)), x)[1](grad)[0]
+
+
+@op("aten::_adaptive_avg_pool2d", "aten::adaptive_avg_pool2d", channels_last=True)
 def adaptive_avg_pool2d(x, output_size, *, out):
-    return _adaptive_avg_pool(x, out.shape[-2:], 2)
+    return _adaptive_avg_pool(x, out.shape[-2:], n=2)
 
 
-@op("aten::_adaptive_avg_pool3d", "aten::adaptive_avg_pool3d")
+@op("aten::_adaptive_avg_pool3d", "aten::adaptive_avg_pool3d", channels_last=True)
 def adaptive_avg_pool3d(x, output_size, *, out):
-    return _adaptive_avg_pool(x, out.shape[-3:], 3)
+    return _adaptive_avg_pool(x, out.shape[-3:], n=3)
 
 
 @op("aten::_adaptive_avg_pool2d_backward")
 def adaptive_avg_pool2d_backward(grad, x):
-    return jax.vjp(lambda x: _adaptive_avg_pool(x, grad.shape[-2:], 2), x)[1](grad)[0]
+    return _adaptive_avg_pool_backward(grad, x, 2)
 
 
 @op("aten::_adaptive_avg_pool3d_backward")
 def adaptive_avg_pool3d_backward(grad, x):
-    return jax.vjp(lambda x: _adaptive_avg_pool(x, grad.shape[-3:], 3), x)[1](grad)[0]
+    return _adaptive_avg_pool_backward(grad, x, 3)
 
 
 @op("aten::upsample_nearest2d", "aten::upsample_nearest1d", "aten::upsample_nearest3d")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import dtypes
+from ..layout import ChannelsLast, logical
 from .registry import op
 from .selection import cast
 
@@ -30,9 +31,15 @@ def sum_(x, dim=None, keepdim=False, *, dtype=None, out):
     return jnp.sum(opmath(cast(x, out.dtype)), axes(dim, x.ndim), keepdims=keepdim).astype(target)
 
 
-@op("aten::mean", "aten::mean.dim")
+@op("aten::mean", "aten::mean.dim", channels_last=True)
 def mean(x, dim=None, keepdim=False, *, dtype=None, out):
     target = dtypes.to_numpy(out.dtype)
+    if isinstance(x, ChannelsLast):
+        if sorted(axes(dim, x.ndim)) == list(range(2, x.ndim)):  # over space, as the pooling at a network's end
+            space = tuple(range(1, x.ndim - 1))
+            y = jnp.mean(opmath(cast(x.physical, out.dtype)), space, keepdims=keepdim).astype(target)
+            return ChannelsLast(y) if keepdim else y
+        x = logical(x)
     return jnp.mean(opmath(cast(x, out.dtype)), axes(dim, x.ndim), keepdims=keepdim).astype(target)
 
 

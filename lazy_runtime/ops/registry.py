@@ -25,7 +25,7 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 from torch._prims_common import elementwise_dtypes
 
-from .. import dtypes
+from .. import dtypes, layout
 from ..ir import Call
 from ..spec import TensorSpec
 
@@ -108,11 +108,17 @@ def op(
     dynamic_scalars: bool = False,
     random: bool = False,
     host_inputs: bool = False,
+    channels_last: bool = False,
 ) -> Callable[[Callable], Callable]:
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
 
     Parameters that are not the schema's own: `out` receives the `TensorSpec` of the output (a tuple of them where there
     are several), `base` that of the first tensor input, `seed` the random seed (int64 scalar).
+
+    Args:
+        view: also registers the `_copy` forms, and takes the strides of the alias.
+        dynamic_scalars, random, host_inputs: see `Operator`.
+        channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
@@ -125,6 +131,8 @@ def op(
                 kwargs = {**kwargs, "out": call.outputs[0] if call.container is None else call.outputs}
             if wants_base:
                 kwargs = {**kwargs, "base": call.inputs[0]}
+            if not channels_last:
+                args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
             return function(*args, **kwargs)
 
         flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs}
@@ -150,10 +158,15 @@ def pointwise(
             def cast(x: Any) -> Any:
                 return x.astype(compute) if isinstance(x, jax.Array) else x
 
-            result = function(*map(cast, args), **{key: cast(x) for key, x in kwargs.items()})
             (out,) = call.outputs
             assert out is not None
-            return jnp.broadcast_to(result, out.shape).astype(dtypes.to_numpy(out.dtype))
+            dtype = dtypes.to_numpy(out.dtype)
+
+            def compute_and_cast(*args: Any, **kwargs: Any) -> Any:
+                return function(*map(cast, args), **{key: cast(x) for key, x in kwargs.items()}).astype(dtype)
+
+            result = layout.elementwise(compute_and_cast, *args, **kwargs)
+            return result if result.shape == out.shape else jnp.broadcast_to(layout.logical(result), out.shape)
 
         for name in names:
             _add(name, lowering, dynamic_scalars=dynamic_scalars)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import dtypes
+from ..layout import elementwise
 from .registry import op
 
 
@@ -49,9 +50,9 @@ def copy(x, source, non_blocking=False, *, out):
     return jnp.broadcast_to(cast(source, out.dtype), x.shape)
 
 
-@op("aten::_to_copy", "aten::clone", "aten::contiguous")
+@op("aten::_to_copy", "aten::clone", "aten::contiguous", channels_last=True)
 def to_copy(x, *, out, **options):
-    return cast(x, out.dtype)
+    return elementwise(lambda x: cast(x, out.dtype), x)
 
 
 @op("aten::view.dtype", view=True)

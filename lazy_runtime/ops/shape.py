@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import dtypes
+from ..layout import ChannelsLast, axis, logical, physical
 from ..spec import contiguous_strides, storage_size
 from .registry import op
 
@@ -183,8 +184,12 @@ def unfold_backward(grad, input_sizes, dim, size, step):
 # ---- joining and repeating
 
 
-@op("aten::cat")
+@op("aten::cat", channels_last=True)
 def cat(tensors, dim=0, *, out):
+    if any(isinstance(x, ChannelsLast) for x in tensors) and all(x.ndim == len(out.shape) for x in tensors):
+        parts = [physical(x).astype(dtypes.to_numpy(out.dtype)) for x in tensors]
+        return ChannelsLast(jnp.concatenate(parts, axis=axis(dim, len(out.shape))))
+    tensors = logical(tensors)
     dtype = dtypes.to_numpy(out.dtype)
     # torch lets tensors of shape (0,) take part whatever the others' rank
     parts = [x.astype(dtype) for x in tensors if x.ndim == len(out.shape)]

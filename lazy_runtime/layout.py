@@ -1,0 +1,80 @@
+"""Channels-last values inside of a lowering.
+
+Torch's images are (batch, channels, height, width); on the CPU convolutions, pooling and normalisation run on (batch,
+height, width, channels). Left to XLA, a transpose stands around each of them, so the lowerings keep the physical order
+themselves: an operator that knows about it takes and gives `ChannelsLast`, an elementwise one follows its operands, and
+for every other operator the registry turns it back into torch's order first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+class ChannelsLast:
+    """An array whose dimension 1 lies last in `physical`; shape, dtype and ndim are the logical ones."""
+
+    __slots__ = ("physical",)
+
+    def __init__(self, physical: jax.Array):
+        self.physical = physical
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        batch, *space, channels = self.physical.shape
+        return (batch, channels, *space)
+
+    @property
+    def dtype(self) -> Any:
+        return self.physical.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.physical.ndim
+
+    @property
+    def size(self) -> int:
+        return self.physical.size
+
+
+def logical(x: Any) -> Any:
+    """`x` in torch's order; lists are converted item by item, and what is no array is left alone."""
+    if isinstance(x, ChannelsLast):
+        return jnp.moveaxis(x.physical, -1, 1)
+    if isinstance(x, list):
+        return [logical(item) for item in x]
+    return x
+
+
+def physical(x: Any) -> jax.Array:
+    """The array behind `x` with its channels last."""
+    return x.physical if isinstance(x, ChannelsLast) else jnp.moveaxis(x, 1, -1)
+
+
+def axis(dim: int, ndim: int) -> int:
+    """Where logical dimension `dim` lies in the physical array."""
+    dim %= ndim
+    return ndim - 1 if dim == 1 else max(dim - 1, 0)
+
+
+def elementwise(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls an elementwise function on the physical arrays if one of its operands is channels last."""
+    operands = [*args, *kwargs.values()]
+    first = next((x for x in operands if isinstance(x, ChannelsLast)), None)
+    if first is None:
+        return function(*args, **kwargs)
+    rank = first.ndim
+
+    def align(x: Any) -> Any:
+        if isinstance(x, ChannelsLast):
+            return x.physical
+        if isinstance(x, jax.Array) and x.ndim:
+            return jnp.moveaxis(x.reshape((1,) * (rank - x.ndim) + x.shape), 1, -1)
+        return x
+
+    if any(isinstance(x, jax.Array) and x.ndim > rank for x in operands):
+        return function(*map(logical, args), **{name: logical(x) for name, x in kwargs.items()})
+    return ChannelsLast(function(*map(align, args), **{name: align(x) for name, x in kwargs.items()}))

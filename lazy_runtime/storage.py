@@ -1,0 +1,85 @@
+"""Storages on xla: what `torch.load(map_location="xla")` and pickling need of them.
+
+An xla tensor has no memory that a storage could show. A checkpoint of CPU tensors holds storages, and torch rebuilds
+each tensor as `torch.empty(0, device=storage.device).set_(storage, offset, size, stride)`. So a storage that is loaded
+to xla stays in host memory and only says that it is on xla (`XLAStorage`); `set_` uploads it, once per storage, and
+tensors that shared it in the checkpoint share it again.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+class XLAStorage(torch.UntypedStorage):
+    """Host memory on its way to an xla device."""
+
+    target: torch.device
+    uploads: dict[torch.dtype, torch.Tensor]  # flat xla tensors over all of the storage
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where the tensors that are rebuilt from this storage live."""
+        return self.target
+
+
+def restore(storage: Any, location: str) -> XLAStorage | None:
+    """For `register_package`: the storage of a checkpoint, loaded with a `map_location` that starts with `xla`.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    if location.split(":")[0] != "xla":
+        return None
+    from . import xla_devices
+
+    target = xla_devices.get(location).torch_device
+    if isinstance(storage, XLAStorage):
+        storage = storage.cpu()
+    storage.__class__ = XLAStorage  # the same memory: a memory-mapped checkpoint is not read before it is needed
+    storage.target = target
+    storage.uploads = {}
+    return storage
+
+
+def set_storage(
+    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Any, stride: Any = ()
+) -> torch.Tensor:
+    """`aten::set_.source_Storage_storage_offset` for an xla tensor.
+
+    Raises:
+        NotImplementedError: the storage does not come from a checkpoint.
+    """
+    if not isinstance(source, XLAStorage):
+        raise NotImplementedError(
+            f"an xla tensor has no storage that can be exchanged, got one on {source.device}: "
+            "use `tensor.data = other`, or `.to('xla')` on a CPU tensor over that storage"
+        )
+    flat = source.uploads.get(tensor.dtype)
+    if flat is None:
+        count = source.nbytes() // tensor.dtype.itemsize
+        host = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(source, 0, (count,), (1,))  # type: ignore[call-overload]
+        flat = source.uploads[tensor.dtype] = host.to(source.target)
+    with torch.no_grad():
+        return tensor.set_(flat.as_strided(size, stride, offset))  # type: ignore[call-overload]
+
+
+def reduce_tensor(tensor: torch.Tensor) -> Any:
+    """How tensors are pickled: torch's own way, without recording it.
+
+    Torch takes an xla tensor to the CPU first (`Tensor._reduce_ex_internal`), and of one that requires a gradient it
+    would pickle a result of `.cpu()` that cannot be loaded again as a leaf.
+    """
+    with torch.no_grad():
+        return tensor.__reduce_ex__(2)
+
+
+def register(library: torch.library.Library) -> None:
+    """Registers what works only once the devices are up."""
+    library.impl("set_.source_Storage_storage_offset", set_storage, "AutogradXLA")
+    copyreg.pickle(torch.Tensor, reduce_tensor)  # type: ignore[arg-type]
