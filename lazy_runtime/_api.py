@@ -47,9 +47,10 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
         reset_scope: accepted for PyTorch/XLA's sake.
     """
-    from . import xla_devices
-    from . import execute, metrics
+    from . import execute, metrics, xla_devices
 
+    if execute.before_cut is not None:
+        execute.before_cut("lazy_runtime.sync() is called")
     metrics.count("MarkStep")
     for found in xla_devices.devices():
         execute.sync(found, wait)

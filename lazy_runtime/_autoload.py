@@ -24,7 +24,7 @@ def load() -> None:
         return
     import torch
 
-    from . import native
+    from . import device_module, native
 
     try:
         native.guard()
@@ -34,6 +34,8 @@ def load() -> None:
         _library = torch.library.Library("aten", "IMPL")
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
+        if not hasattr(torch, "xla"):
+            torch._register_device_module("xla", device_module)
         torch.serialization.register_package(11, _location_tag, _restore)
         claim_backend_name()
     except Exception as error:  # a torch that we do not know: say so later, not here

@@ -14,12 +14,17 @@ from .ir import Graph
 
 
 class Executable:
-    """A compiled graph. Calling it starts the execution and returns at once; the results are jax arrays."""
+    """A compiled graph. Calling it starts the execution and returns at once; the results are jax arrays.
 
-    __slots__ = ("compiled", "floats", "graph", "ints")
+    Attributes:
+        physical: for each result, whether it is channels last (`layout.py`).
+    """
 
-    def __init__(self, graph: Graph, compiled: jax.stages.Compiled):
+    __slots__ = ("compiled", "floats", "graph", "ints", "physical")
+
+    def __init__(self, graph: Graph, compiled: jax.stages.Compiled, physical: frozenset[int]):
         self.graph = graph
+        self.physical = tuple(number in physical for number in range(len(graph.outputs)))
         self.compiled = compiled
         self.floats = graph.floats
         self.ints = graph.ints
@@ -41,33 +46,42 @@ class Executable:
             return self.compiled(*arguments)
 
 
-_executables: dict[Graph, Executable] = {}
+_executables: dict[tuple[Graph, bool], Executable] = {}
 _lock = threading.Lock()
 
 
-def executable(graph: Graph) -> Executable:
-    """The executable of a graph, compiled if it is not known yet."""
-    found = _executables.get(graph)
+def executable(graph: Graph, keep_layout: bool = False) -> Executable:
+    """The executable of a graph, compiled if it is not known yet.
+
+    Args:
+        keep_layout: results may be channels last (`Executable.physical` says which); otherwise all have torch's order.
+    """
+    key = graph, keep_layout
+    found = _executables.get(key)
     if found is not None:
         metrics.count("CachedCompile")
         return found
     metrics.count("UncachedCompile")
-    found = Executable(graph, compile_graph(graph))
+    found = compile_graph(graph, keep_layout)
     with _lock:
-        return _executables.setdefault(graph, found)
+        return _executables.setdefault(key, found)
 
 
-def compile_graph(graph: Graph) -> jax.stages.Compiled:
+def compile_graph(graph: Graph, keep_layout: bool) -> Executable:
     """Traces the graph with jax and compiles it with XLA for the graph's device."""
-    arguments: list[Any] = [spec.aval() for spec in graph.leaves]
+    arguments: list[Any] = [
+        spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)
+    ]
+    physical: set[int] | None = set() if keep_layout else None
     sharding = graph.device.sharding
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))
     if graph.ints:
         arguments.append(jax.ShapeDtypeStruct((graph.ints,), np.int64, sharding=sharding))
     with dtypes.x64():
-        function = jax.jit(lower.to_function(graph), donate_argnums=graph.donated)
-        return function.lower(*arguments).compile()
+        function = jax.jit(lower.to_function(graph, physical), donate_argnums=graph.donated)
+        compiled = function.lower(*arguments).compile()
+    return Executable(graph, compiled, frozenset(physical or ()))
 
 
 def clear() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import errors, execute, metrics, transfer, xla_devices
+from . import errors, execute, foreach, metrics, transfer, xla_devices
 from .xla_devices import Device
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
@@ -120,7 +120,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         operator.calls[tuple(key)] = call
     device = call.device
     if operator.random:
-        scan.ints.append(0 if trace is not None else device.random.draw(1)[0])
+        scan.ints.append(0 if trace is not None else device.random.draw(1, kwargs.get("generator"))[0])
     node = Node(call, inputs, scan.floats, scan.ints)
     container = call.container
     if container is None:
@@ -203,7 +203,7 @@ class _Scan:
             return None
         if isinstance(arg, list | tuple):  # torch.Size, FX's immutable lists
             return self.key_of(list(arg))
-        return arg
+        return None if kind is torch.Generator else arg  # a generator only gives the seed
 
 
 def _new_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], scan: _Scan, trace: Trace | None) -> Call:
@@ -330,7 +330,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 
 def _resolve(func: torch._ops.OpOverload) -> Handler:
     """What to do with an operator that has no lowering: torch's decomposition of it, or an error that says so."""
-    decompose = torch._decomp.decomposition_table.get(func)
+    decompose = foreach.decomposition(func) or torch._decomp.decomposition_table.get(func)
     if decompose is None and func.namespace == "prims":
         decompose = getattr(torch._prims, func._opname).impl_aten
     if decompose is None and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):

@@ -22,3 +22,18 @@ def no_lowering(func: torch._ops.OpOverload) -> str:
         "(docs/architecture.md says how)"
     )
 
+
+def data_dependent(func: torch._ops.OpOverload) -> str:
+    """For an operator whose result has a size that depends on data, inside of a compiled graph."""
+    return (
+        f"{func.name()} gives a tensor whose size depends on data, which an XLA program cannot: "
+        "keep it out of the compiled function (torch.compiler.disable), or use torch.where or a masked fill"
+    )
+
+
+def not_dense(kind: str) -> str:
+    """For a sparse or quantized tensor."""
+    return (
+        f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`, "
+        "`x.dequantize()`), and use sparse=False in nn.Embedding"
+    )

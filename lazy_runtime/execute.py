@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 
-from . import compiler, config, metrics, numbering
+from . import compiler, config, dtypes, metrics, numbering
 from .ir import Node, Value
 from .xla_devices import Device
 
 #: Eager mode: every operator is executed as soon as it is recorded.
 eager = config.eager()
+
+#: Called with what is about to cut the pending graph in two (a read, a sync): `experimental.compiling` raises from it
+#: where a graph must stay whole.
+before_cut: Callable[[str], None] | None = None
 
 
 def sync(device: Device, wait: bool = False) -> None:
@@ -33,11 +38,17 @@ def sync(device: Device, wait: bool = False) -> None:
 
 
 def array_of(value: Value, device: Device) -> jax.Array:
-    """The value's device buffer, after running what is pending if it has none yet."""
+    """The value's device buffer in torch's order, after running what is pending if it has none yet."""
     if value.array is None:
+        if before_cut is not None:
+            before_cut("a value is read")
         sync(device)
     array = value.array
     assert array is not None, "a value of another device or a dead one was asked for"
+    if value.channels_last:
+        with dtypes.x64():
+            array = value.array = jnp.moveaxis(array, -1, 1)
+        value.channels_last = False
     return array
 
 
@@ -50,8 +61,9 @@ def _run(device: Device, pending: Sequence[Node]) -> Sequence[jax.Array]:
     executable = compiler.executable(graph)
     results = executable([value.array for value in leaves], floats, ints)  # type: ignore[misc]
     metrics.count("ExecuteComputation")
-    for handle, array in zip(live, results, strict=True):
+    for handle, array, channels_last in zip(live, results, executable.physical, strict=True):
         value = handle.value
         value.array = array
+        value.channels_last = channels_last
         value.node = None
     return results

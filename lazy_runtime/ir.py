@@ -74,14 +74,18 @@ class Call:
 
 
 class Value:
-    """An output of a pending node (`node`, `index`) or a device buffer (`array`)."""
+    """An output of a pending node (`node`, `index`) or a device buffer (`array`).
 
-    __slots__ = ("array", "index", "node", "owner", "pinned")
+    A buffer with `channels_last` holds dimension 1 last (`layout.py`); its array has that shape.
+    """
+
+    __slots__ = ("array", "channels_last", "index", "node", "owner", "pinned")
 
     def __init__(self, node: Node | None, index: int, array: jax.Array | None = None):
         self.node = node
         self.index = index
         self.array = array
+        self.channels_last = False
         self.owner: weakref.ref[Handle] | None = None
         self.pinned = False  # somebody outside (a DLPack consumer) sees the buffer: never donate it
 
@@ -121,6 +125,7 @@ class Graph(NamedTuple):
     outputs: tuple[int, ...]
     leaves: tuple[TensorSpec, ...]
     donated: tuple[int, ...]  # leaf numbers
+    channels_last: tuple[int, ...] = ()  # numbers of the leaves whose buffers hold dimension 1 last
 
     @property
     def floats(self) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import torch
 
-from . import dispatch, dtypes, execute, storage, transfer, views
+from . import data_dependent as _  # its handlers
+from . import dispatch, dtypes, errors, execute, storage, transfer, views
 from . import xla_devices as devices
 from .ops import registry
 from .spec import TensorSpec
@@ -46,6 +47,7 @@ def register() -> None:
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
+    _library.impl("_to_copy", copy_quantized, "QuantizedCPU")
     storage.register(_library)
     views.register(_library)
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
@@ -125,6 +127,14 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target.copy_(transfer.to_host(unwrap(source)))
 
 
+def copy_quantized(tensor: torch.Tensor, *, device: torch.device | None = None, **options: Any) -> torch.Tensor:
+    """`aten::_to_copy` of a quantized CPU tensor: torch's own, which for an xla target would leave it on the CPU."""
+    if device is not None and device.type == "xla":
+        raise NotImplementedError(errors.not_dense("quantized"))
+    key = torch._C.DispatchKey.CompositeExplicitAutograd
+    return aten._to_copy.default._op_dk(key, tensor, device=device, **options)
+
+
 def native_batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -143,6 +153,15 @@ def _lift(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     functionalized already never arrives."""
     (tensor,) = args
     return torch._to_functional_tensor(make(tensor.handle, tensor.spec))
+
+
+@dispatch.handler(
+    "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_sparse_coo_tensor_unsafe", "aten::_to_sparse",
+    "aten::_to_sparse.sparse_dim", "aten::_sparse_compressed_tensor_unsafe", "aten::_to_sparse_csr",
+    "aten::_sparse_csr_tensor_unsafe", "aten::sparse_coo_tensor.size",
+)  # fmt: skip
+def _sparse(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise NotImplementedError(errors.not_dense("sparse"))
 
 
 @dispatch.handler("aten::detach", "aten::detach_copy", "aten::alias", "aten::alias_copy", "aten::lift_fresh_copy")
@@ -191,13 +210,17 @@ def _copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     source = move(source, device)
     if source.spec.shape == target.spec.shape and source.spec.dtype == target.spec.dtype:
         return make(source.handle, target.spec)
-    return dispatch.record(registry.table[func], (target, source), {})
+    return dispatch.record(registry.table[aten.copy.default], (target, source), {})
 
 
 @dispatch.handler("aten::copy_")
-def _copy_to_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
-    """`cpu_tensor.copy_(xla_tensor)`; with an xla target torch functionalizes it to `aten::copy`."""
+def _copy_in_place(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    """`cpu_tensor.copy_(xla_tensor)`, and in-place steps of torch's own decompositions, on tensors that nobody else has
+    seen. A user's xla target is functionalized to `aten::copy`."""
     target, source = args[:2]
+    if isinstance(target, XLATensor):
+        target.handle = _copy(func, (target, source), kwargs).handle
+        return target
     return target.copy_(transfer.to_host(source))
 
 

@@ -13,25 +13,38 @@ class LoweringError(RuntimeError):
     """A lowering gave something else than the operator's meta kernel said: a defect of this package."""
 
 
-def to_function(graph: Graph) -> Callable[..., list[Any]]:
+def to_function(graph: Graph, physical: set[int] | None) -> Callable[..., list[Any]]:
     """The jax function (leaves..., floats, ints) → outputs of the graph.
 
     `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
     arguments if there are none.
+
+    Args:
+        physical: receives, when jax traces the function, the numbers of the outputs that it leaves channels last; with
+            None it leaves none. An output that takes a donated buffer must have torch's order and is never among them.
     """
+    taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
 
     def function(*arguments: Any) -> list[Any]:
-        leaves = arguments[: len(graph.leaves)]
+        leaves: list[Any] = list(arguments[: len(graph.leaves)])
+        for number in graph.channels_last:
+            leaves[number] = layout.ChannelsLast(leaves[number])
         numbers = iter(arguments[len(graph.leaves) :])
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
-        return evaluate(graph, leaves, floats, ints)
+        results = evaluate(graph, leaves, floats, ints)
+        if physical is not None:
+            for number, result in enumerate(results):
+                if isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
+                    physical.add(number)
+                    results[number] = result.physical
+        return layout.logical(results)
 
     return function
 
 
 def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
-    """Interprets the graph on (traced) arrays."""
+    """Interprets the graph on (traced) arrays or `ChannelsLast` values."""
     slots: list[Any] = []
     next_operand = next_float = next_int = 0
     for call in graph.calls:
@@ -45,7 +58,7 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
         results = call.evaluate(arrays, call_floats, call_ints)
         _check(call, results)
         slots.extend(results)
-    return [layout.logical(slots[slot]) if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
+    return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 
 
 def _check(call: Call, results: Any) -> None:

@@ -64,8 +64,10 @@ def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
                 live.append(handle)
             slot += 1
     donated = _donated(leaves, specs, live) if donate and config.donation() else ()
+    channels_last = tuple([number for number, value in enumerate(leaves) if value.channels_last])
     calls = tuple([node.call for node in nodes])
-    return Numbered(Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated), leaves, live, nodes)
+    graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last)
+    return Numbered(graph, leaves, live, nodes)
 
 
 def _needed(pending: Sequence[Node]) -> list[Node]:
@@ -86,7 +88,7 @@ def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequenc
     dead = [
         number
         for number, value in enumerate(leaves)
-        if not value.pinned and (value.owner is None or value.owner() is None)
+        if not value.pinned and not value.channels_last and (value.owner is None or value.owner() is None)
     ]
     if not dead:
         return ()

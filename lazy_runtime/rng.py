@@ -20,11 +20,12 @@ class RandomStream:
     def __init__(self) -> None:
         self._own: torch.Generator | None = None
 
-    def draw(self, count: int) -> list[int]:
-        """The next `count` seeds; one call for n gives what n calls for one give."""
+    def draw(self, count: int, generator: torch.Generator | None = None) -> list[int]:
+        """The next `count` seeds, of the stream or of the CPU generator that the user passed to the operator; one call
+        for n gives what n calls for one give."""
         seeds = torch.empty(count, dtype=torch.int64, device="cpu")
         # from=min, to=None is the only way to ask for all 64 bits
-        return seeds.random_(_INT64_MIN, None, generator=self._own).tolist()
+        return seeds.random_(_INT64_MIN, None, generator=generator or self._own).tolist()
 
     def seed(self, seed: int) -> None:
         """From here on the seeds come from a generator of this stream's own, seeded with `seed`."""
@@ -33,3 +34,26 @@ class RandomStream:
     def follow_torch(self) -> None:
         """From here on the seeds come from torch's CPU generator (the default)."""
         self._own = None
+
+    def get_state(self) -> torch.Tensor:
+        """What `set_state` takes: whether the stream is its own, and its generator's state if so. The state of torch's
+        CPU generator is torch's to keep."""
+        if self._own is None:
+            return torch.zeros(1, dtype=torch.uint8, device="cpu")
+        own = torch.ones(1, dtype=torch.uint8, device="cpu")
+        return torch.cat([own, self._own.get_state()])
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Goes on from a state of `get_state`.
+
+        Raises:
+            TypeError: not a uint8 CPU tensor.
+        """
+        if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8 or state.device.type != "cpu":
+            raise TypeError("the state of an xla device's random numbers is a uint8 CPU tensor from get_rng_state()")
+        if not state[0]:
+            self._own = None
+            return
+        own = torch.Generator(device="cpu")
+        own.set_state(state[1:].clone())
+        self._own = own

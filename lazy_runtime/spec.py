@@ -65,11 +65,16 @@ class TensorSpec:
         """A CPU tensor of one element, expanded to these sizes: enough to provoke the errors of a CPU kernel."""
         return torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
 
-    def aval(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype as jax wants them for ahead-of-time compilation, placed on the spec's device."""
+    def aval(self, channels_last: bool = False) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of the buffer as jax wants them for ahead-of-time compilation, placed on the spec's device.
+
+        Args:
+            channels_last: the buffer holds dimension 1 last.
+        """
         import jax
 
-        return jax.ShapeDtypeStruct(self.shape, dtypes.to_numpy(self.dtype), sharding=self.device.sharding)
+        shape = (self.shape[0], *self.shape[2:], self.shape[1]) if channels_last else self.shape
+        return jax.ShapeDtypeStruct(shape, dtypes.to_numpy(self.dtype), sharding=self.device.sharding)
 
     @property
     def numel(self) -> int:

@@ -48,9 +48,9 @@ def restore(storage: Any, location: str) -> XLAStorage | None:
 
 
 def set_storage(
-    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Any, stride: Any = ()
+    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int = 0, size: Any = (), stride: Any = ()
 ) -> torch.Tensor:
-    """`aten::set_.source_Storage_storage_offset` for an xla tensor.
+    """`aten::set_` for an xla tensor and a storage.
 
     Raises:
         NotImplementedError: the storage does not come from a checkpoint.
@@ -81,5 +81,6 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
 
 def register(library: torch.library.Library) -> None:
     """Registers what works only once the devices are up."""
+    library.impl("set_.source_Storage", set_storage, "AutogradXLA")
     library.impl("set_.source_Storage_storage_offset", set_storage, "AutogradXLA")
     copyreg.pickle(torch.Tensor, reduce_tensor)  # type: ignore[arg-type]

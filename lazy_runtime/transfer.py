@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import torch
 
-from . import dtypes, execute, metrics
-from .xla_devices import Device
+from . import dtypes, errors, execute, metrics
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array
+from .xla_devices import Device
 
 # numpy knows these only through ml_dtypes, which torch does not read: they cross as integers of their size
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
@@ -24,7 +24,7 @@ def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
     """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-        raise NotImplementedError(f"xla tensors are dense: call .to_dense() or .dequantize() on the {kind} tensor first")
+        raise NotImplementedError(errors.not_dense(kind))
     dtypes.check_supported(tensor.dtype, device.platform)
     spec = TensorSpec.like(device, torch.empty_like(tensor, device="meta"))
     return from_array(upload(tensor, device), spec)

@@ -1,0 +1,5 @@
+"""Eager mode: every operator runs when it is called, instead of waiting for `lazy_runtime.sync()`."""
+
+from .eager import eager_mode, eager_mode_context, is_eager_mode
+
+__all__ = ["eager_mode", "eager_mode_context", "is_eager_mode"]

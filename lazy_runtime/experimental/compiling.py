@@ -1,0 +1,156 @@
+"""`lazy_runtime.compile`: a region of the program that becomes one XLA program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _api, execute, numbering, xla_devices
+from ..ir import Graph
+
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+_lock = threading.Lock()
+_open = 0  # regions that are being traced, in all threads
+_eager_outside = False
+
+
+class _Thread(threading.local):
+    region: Region | None = None
+
+
+_thread = _Thread()
+
+
+class Region:
+    """One compiled function or `with` block.
+
+    Attributes:
+        name: what errors call it.
+        full_graph: reading a value or syncing inside raises.
+        max_graphs: how many different graphs it may give over its life; None for any number.
+    """
+
+    def __init__(self, name: str, full_graph: bool, max_graphs: int | None):
+        self.name = name
+        self.full_graph = full_graph
+        self.max_graphs = max_graphs
+        self.graphs: set[tuple[Graph, ...]] = set()
+
+    @contextlib.contextmanager
+    def trace(self) -> Iterator[None]:
+        """Eager mode off, nothing pending at entry, everything executed at the end.
+
+        Raises:
+            RuntimeError: too many different graphs; from inside of the block, a read although `full_graph`.
+        """
+        if _thread.region is not None:  # a compiled function called by another is a part of its program
+            yield
+            return
+        _api.sync()
+        _enter()
+        _thread.region = self
+        try:
+            yield
+            self._check_count()
+        finally:
+            _thread.region = None
+            _leave()
+        _api.sync()
+
+    def _check_count(self) -> None:
+        if self.max_graphs is None:
+            return
+        graphs = []
+        for device in xla_devices.devices():
+            with device.lock:
+                graphs.append(numbering.number(device, device.pending, donate=False).graph)
+        self.graphs.add(tuple(graphs))
+        if len(self.graphs) > self.max_graphs:
+            self.graphs.discard(tuple(graphs))
+            raise RuntimeError(
+                f"{self.name} has given {self.max_graphs + 1} different graphs and may give {self.max_graphs} "
+                "(max_different_graphs): pad its inputs to fewer different shapes, keep Python values that change out "
+                "of its control flow, or raise the limit"
+            )
+
+
+def _enter() -> None:
+    global _open, _eager_outside
+    with _lock:
+        if _open == 0:
+            _eager_outside, execute.eager = execute.eager, False
+        _open += 1
+
+
+def _leave() -> None:
+    global _open
+    with _lock:
+        _open -= 1
+        if _open == 0:
+            execute.eager = _eager_outside
+
+
+def _refuse_cut(what: str) -> None:
+    """Raises if the calling thread is in a region that must stay one graph; `what` would cut it."""
+    region = _thread.region
+    if region is not None and region.full_graph:
+        raise RuntimeError(
+            f"{region.name} is compiled with full_graph=True and {what} at {_user_line()}, which would cut its graph "
+            "in two: move that out of the function, or drop full_graph"
+        )
+
+
+def _user_line() -> str:
+    """Where the user's code stands: the innermost frame outside of torch and this package."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(_NOT_THE_USERS):
+            return f"{frame.filename}:{frame.lineno} ({frame.line})"
+    return "an unknown line"
+
+
+execute.before_cut = _refuse_cut
+
+
+def compile(f: Callable[..., Any] | None, full_graph: bool, name: str | None, max_different_graphs: int | None) -> Any:
+    """See `lazy_runtime.compile`."""
+    if max_different_graphs is not None and max_different_graphs < 1:
+        raise ValueError(f"max_different_graphs must be at least 1, got {max_different_graphs}")
+    if f is None:
+        return _Pending(Region(name or "the compiled block", full_graph, max_different_graphs))
+    return _wrap(f, Region(name or getattr(f, "__name__", type(f).__name__), full_graph, max_different_graphs))
+
+
+def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with region.trace():
+            return f(*args, **kwargs)
+
+    return compiled
+
+
+class _Pending:
+    """`compile(...)` without a function: a context manager, and a decorator with arguments."""
+
+    def __init__(self, region: Region):
+        self._region = region
+
+    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        if self._region.name == "the compiled block":
+            self._region.name = getattr(f, "__name__", type(f).__name__)
+        return _wrap(f, self._region)
+
+    def __enter__(self) -> None:
+        self._block = self._region.trace()
+        self._block.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._block.__exit__(*exception)
