@@ -43,13 +43,18 @@ def load() -> None:
 
 
 def _first_use(kernel: str) -> Any:
+    function: Any = None
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        from . import xla_devices
+        nonlocal function
+        if function is None:
+            from . import xla_devices
 
-        xla_devices.start()
-        from . import kernels
+            xla_devices.start()
+            from . import kernels
 
-        return getattr(kernels, kernel)(*args, **kwargs)
+            function = getattr(kernels, kernel)
+        return function(*args, **kwargs)
 
     return call
 

@@ -330,14 +330,16 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 
 def _resolve(func: torch._ops.OpOverload) -> Handler:
     """What to do with an operator that has no lowering: torch's decomposition of it, or an error that says so."""
-    decompose = foreach.decomposition(func) or torch._decomp.decomposition_table.get(func)
+    each = foreach.decomposition(func)
+    decompose = each or torch._decomp.decomposition_table.get(func)
     if decompose is None and func.namespace == "prims":
         decompose = getattr(torch._prims, func._opname).impl_aten
     if decompose is None and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         decompose = func.decompose
 
     def decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
-        _check_devices(args, kwargs)
+        if each is None:  # a multi-tensor operator leaves the check to each of its parts
+            _check_devices(args, kwargs)
         if decompose is None:
             raise NotImplementedError(errors.no_lowering(func))
         return decompose(*args, **kwargs)
