@@ -24,14 +24,14 @@ def load() -> None:
         return
     import torch
 
-    from . import device_module, native
+    try:
+        from . import device_module, native
 
-    try:
-        native.guard()
-    except native.NativeError:
-        pass  # `device.start` raises it again at the first use
-    try:
         _library = torch.library.Library("aten", "IMPL")
+        try:
+            native.guard()
+        except native.NativeError as error:  # the first use says it: `xla_devices.start`, or a move to xla
+            _explain_moves(_library, error)
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         if not hasattr(torch, "xla"):
@@ -57,6 +57,23 @@ def _first_use(kernel: str) -> Any:
         return function(*args, **kwargs)
 
     return call
+
+
+def _explain_moves(library: Any, error: Exception) -> None:
+    """Without the guard torch refuses `.to("xla")` in words that help nobody ("PyTorch is not linked with support for xla
+    devices") before it asks any kernel of xla's; so here the CPU's `.to` looks at its target first."""
+    import torch
+
+    for overload in (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout):
+
+        def to(*args: Any, _overload: Any = overload, **kwargs: Any) -> Any:
+            for value in (*args[1:2], kwargs.get("device")):
+                if isinstance(value, torch.device) and value.type == "xla":
+                    raise error
+            return _overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+        for key in ("AutogradCPU", "CPU"):
+            library.impl(overload, to, key)
 
 
 def _restore(saved: Any, location: str) -> Any:

@@ -1,7 +1,4 @@
-"""Torch's own CPU kernels inside XLA:CPU programs, as custom calls (native/bridge.cpp).
-
-Activations cross with their channels last, as the kernels want them (`layout.py`).
-"""
+"""Torch's own CPU kernels inside XLA:CPU programs, as custom calls (native/bridge.cpp)."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from . import native
-
-_HANDLERS = ("aten_convolution", "aten_convolution_backward")
+from .layout import ChannelsLast
 
 
 @functools.cache
@@ -24,49 +19,61 @@ def available() -> bool:
         library = native.bridge()
     except native.NativeError:
         return False
-    for name in _HANDLERS:
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    jax.ffi.register_ffi_target("aten_call", jax.ffi.pycapsule(library.aten_call), platform="cpu")
     return True
 
 
-def _ints(values: Sequence[int]) -> np.ndarray:
-    return np.asarray(values, dtype=np.int64)
-
-
-def _geometry(stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int) -> dict:
-    return {
-        "stride": _ints(stride),
-        "padding": _ints(padding),
-        "dilation": _ints(dilation),
-        "transposed": transposed,
-        "output_padding": _ints(output_padding),
-        "groups": np.int64(groups),
-    }
-
-
-def convolution(x: Any, weight: Any, shape: tuple[int, ...], *geometry: Any) -> Any:
-    """`aten::convolution` without bias.
+def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """Calls an ATen operator inside the program that is being traced.
 
     Args:
-        x: (batch, space..., channels).
-        weight: as torch has it.
-        shape: of the result, (batch, space..., channels).
-        geometry: stride, padding, dilation, transposed, output_padding, groups.
+        name: `aten::convolution`, `aten::sum.dim_IntList`.
+        arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
+            in torch's channels_last format), None, numbers, strings, lists of ints or of bools.
+        results: for each result an array or `ChannelsLast` like it (a `jax.ShapeDtypeStruct` in it will do), or None
+            for one that the operator leaves undefined.
+
+    Returns:
+        The results, of the kinds asked for.
     """
-    call = jax.ffi.ffi_call("aten_convolution", jax.ShapeDtypeStruct(shape, x.dtype))
-    return call(x, weight, **_geometry(*geometry))
-
-
-def convolution_backward(
-    grad: Any, x: Any, weight: Any, input_gradient: bool, weight_gradient: bool, *geometry: Any
-) -> tuple[Any, Any]:
-    """The gradients of `convolution` with respect to `x` and `weight`; None for one that is not asked for."""
-    if not input_gradient and not weight_gradient:
-        return None, None
-    wanted = [x] * input_gradient + [weight] * weight_gradient
-    call = jax.ffi.ffi_call(
-        "aten_convolution_backward", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted]
+    arrays: list[Any] = []
+    encoded = [_encode(argument, arrays) for argument in arguments]
+    text = "|".join([name, "".join(map(_kind, results)), *encoded])
+    wanted = [_buffer(like) for like in results if like is not None]
+    made = iter(
+        jax.ffi.ffi_call("aten_call", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted])(
+            *arrays, call=text
+        )
     )
-    flags = {"input_gradient": input_gradient, "weight_gradient": weight_gradient}
-    results = list(call(grad, x, weight, **flags, **_geometry(*geometry)))
-    return results.pop(0) if input_gradient else None, results.pop(0) if weight_gradient else None
+    return [
+        None if like is None else ChannelsLast(next(made)) if isinstance(like, ChannelsLast) else next(made)
+        for like in results
+    ]
+
+
+def _kind(like: Any) -> str:
+    return "n" if like is None else "a" if isinstance(like, ChannelsLast) else "t"
+
+
+def _buffer(x: Any) -> Any:
+    return x.physical if isinstance(x, ChannelsLast) else x
+
+
+def _encode(argument: Any, arrays: list[Any]) -> str:
+    if isinstance(argument, ChannelsLast | jax.Array):
+        arrays.append(_buffer(argument))
+        return _kind(argument)
+    if argument is None:
+        return "n"
+    if isinstance(argument, bool):
+        return f"b{int(argument)}"
+    if isinstance(argument, int):
+        return f"i{argument}"
+    if isinstance(argument, float):
+        return f"d{argument.hex()}"
+    if isinstance(argument, str) and "|" not in argument:
+        return f"s{argument}"
+    if isinstance(argument, list | tuple) and all(isinstance(item, int) for item in argument):
+        flags = bool(argument) and isinstance(argument[0], bool)
+        return ("B" if flags else "I") + ",".join(str(int(item)) for item in argument)
+    raise TypeError(f"the ATen bridge takes no argument of type {type(argument).__name__}: {argument!r}")

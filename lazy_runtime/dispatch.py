@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import errors, execute, foreach, metrics, transfer, xla_devices
+from . import dtypes, errors, execute, foreach, metrics, transfer, xla_devices
 from .xla_devices import Device
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
@@ -267,10 +267,12 @@ def infer(
         # operands are one element each, expanded.
         _run_on(operator.infer, args, kwargs, TensorSpec.expanded, "cpu")
         raise
-    if isinstance(result, torch.Tensor):
-        return (TensorSpec.like(device, result),), None
-    outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in result)
-    return outputs, list if isinstance(result, list) else tuple
+    results = (result,) if isinstance(result, torch.Tensor) else result
+    for item in results:
+        if item is not None:
+            dtypes.check_supported(item.dtype, device.platform)
+    outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in results)
+    return outputs, None if results is not result else list if isinstance(result, list) else tuple
 
 
 def _run_on(

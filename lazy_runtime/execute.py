@@ -25,7 +25,9 @@ def sync(device: Device, wait: bool = False) -> None:
     Tensors that nobody can read any more are not computed, and their buffers are reused for the outputs.
     """
     with device.lock:
-        pending, device.pending = device.pending, []
+        # the list itself stays: another thread may be about to append to it
+        pending = device.pending[:]
+        del device.pending[: len(pending)]
         try:
             outputs = _run(device, pending) if pending else ()
         except BaseException:

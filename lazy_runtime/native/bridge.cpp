@@ -1,18 +1,27 @@
-// ATen kernels as custom calls inside XLA:CPU programs.
+// Any ATen operator as a custom call inside an XLA:CPU program.
 //
-// XLA's own convolutions on the CPU reach from half of the machine's peak down to 0.2 % of it (depthwise, grouped);
-// torch carries oneDNN. A handler sees XLA's buffers as tensors and runs torch's kernel on them.
+// One handler serves all: the operator's name and its static arguments come as one string, XLA's buffers are seen as
+// tensors, and torch's dispatcher is called boxed. It exists for operators in which torch's CPU kernels are far ahead of
+// XLA's (convolutions: oneDNN) and needs no Python.
+//
+// The string: "aten::name.overload|result views|argument|argument|...", an argument being
+//   t           the next buffer, as it is          a           the next buffer, as channels-last activation
+//   n           None                               i7 d0.5 b1  int, double (hexadecimal), bool
+//   I1,2,3      list of int                        B1,0        list of bool
+//   sTEXT       str
+// and the result views one letter per defined result: t, a, or n for an undefined one.
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <array>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -35,95 +44,149 @@ class PlainCPU {
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
-std::optional<at::ScalarType> scalar_type(ffi::DataType type) {
+at::ScalarType scalar_type(ffi::DataType type) {
   switch (type) {
+    case ffi::DataType::PRED:
+      return at::kBool;
+    case ffi::DataType::U8:
+      return at::kByte;
+    case ffi::DataType::S8:
+      return at::kChar;
+    case ffi::DataType::S16:
+      return at::kShort;
+    case ffi::DataType::S32:
+      return at::kInt;
+    case ffi::DataType::S64:
+      return at::kLong;
+    case ffi::DataType::F16:
+      return at::kHalf;
+    case ffi::DataType::BF16:
+      return at::kBFloat16;
     case ffi::DataType::F32:
       return at::kFloat;
     case ffi::DataType::F64:
       return at::kDouble;
-    case ffi::DataType::BF16:
-      return at::kBFloat16;
-    case ffi::DataType::F16:
-      return at::kHalf;
+    case ffi::DataType::C64:
+      return at::kComplexFloat;
+    case ffi::DataType::C128:
+      return at::kComplexDouble;
     default:
-      return std::nullopt;
+      TORCH_CHECK(false, "no tensors of XLA's element type ", static_cast<int>(type));
   }
 }
 
-// A tensor over XLA's row-major buffer. Activations come as (batch, space..., channels) and are seen as torch's (batch,
-// channels, space...) in channels_last memory; filters lie as torch has them.
+// A tensor over XLA's row-major buffer. An activation comes as (batch, space..., channels) and is seen as torch's
+// (batch, channels, space...) in channels_last memory.
 at::Tensor view(ffi::AnyBuffer buffer, bool activation) {
   auto dims = buffer.dimensions();
-  auto type = scalar_type(buffer.element_type());
-  TORCH_CHECK(type.has_value(), "the ATen bridge has no tensors of XLA's element type ",
-              static_cast<int>(buffer.element_type()));
   at::Tensor tensor = at::from_blob(buffer.untyped_data(), at::IntArrayRef(dims.begin(), dims.size()),
-                                    at::TensorOptions().dtype(*type));
+                                    at::TensorOptions().dtype(scalar_type(buffer.element_type())));
   return activation ? tensor.movedim(-1, 1) : tensor;
 }
 
-template <typename Function>
-ffi::Error guarded(Function function) {
-  try {
-    PlainCPU plain;
-    function();
-    return ffi::Error::Success();
-  } catch (const c10::Error& error) {
-    return ffi::Error::Internal(std::string("ATen: ") + error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string("ATen: ") + error.what());
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
   }
 }
 
-using Ints = ffi::Span<const int64_t>;
-at::IntArrayRef ints(Ints span) { return {span.begin(), span.size()}; }
+// A parsed call: the arguments, with placeholders where buffers go.
+struct Call {
+  c10::OperatorHandle op;
+  std::string results;
+  torch::jit::Stack arguments;
+  std::vector<std::pair<size_t, bool>> buffers;  // (argument number, is an activation)
+};
 
-ffi::Error convolution(ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::Result<ffi::AnyBuffer> y, Ints stride, Ints padding, Ints dilation, bool transposed, Ints output_padding, int64_t groups) {
-  return guarded([&] {
-    at::Tensor out = view(*y, true);
-    out.copy_(at::convolution(view(x, true), view(weight, false), {}, ints(stride), ints(padding),
-                              ints(dilation), transposed, ints(output_padding), groups));
-  });
+Call parse(std::string_view text) {
+  auto parts = split(text, '|');
+  auto name = split(parts.at(0), '.');
+  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(
+                std::string(name[0]).c_str(), name.size() > 1 ? std::string(name[1]).c_str() : ""),
+            std::string(parts.at(1)),
+            {},
+            {}};
+  for (size_t i = 2; i < parts.size(); ++i) {
+    std::string body(parts[i].substr(1));
+    auto items = body.empty() ? std::vector<std::string_view>() : split(body, ',');
+    switch (parts[i].at(0)) {
+      case 't':
+      case 'a':
+        call.buffers.emplace_back(call.arguments.size(), parts[i][0] == 'a');
+        [[fallthrough]];
+      case 'n':
+        call.arguments.emplace_back();
+        break;
+      case 'i':
+        call.arguments.emplace_back(static_cast<int64_t>(std::stoll(body)));
+        break;
+      case 'd':
+        call.arguments.emplace_back(std::stod(body));
+        break;
+      case 'b':
+        call.arguments.emplace_back(body == "1");
+        break;
+      case 's':
+        call.arguments.emplace_back(body);
+        break;
+      case 'I': {
+        c10::List<int64_t> list;
+        for (auto item : items) list.push_back(std::stoll(std::string(item)));
+        call.arguments.emplace_back(list);
+        break;
+      }
+      case 'B': {
+        c10::List<bool> list;
+        for (auto item : items) list.push_back(item == "1");
+        call.arguments.emplace_back(list);
+        break;
+      }
+      default:
+        TORCH_CHECK(false, "unknown argument ", parts[i], " in ", text);
+    }
+  }
+  return call;
 }
 
-ffi::Error convolution_backward(ffi::AnyBuffer grad, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::RemainingRets results,
-                                Ints stride, Ints padding, Ints dilation, bool transposed,
-                                Ints output_padding, int64_t groups, bool input_gradient, bool weight_gradient) {
-  return guarded([&] {
-    auto gradients = at::convolution_backward(
-        view(grad, true), view(x, true), view(weight, false), {}, ints(stride), ints(padding),
-        ints(dilation), transposed, ints(output_padding), groups, {input_gradient, weight_gradient, false});
-    size_t next = 0;
-    if (input_gradient) view(**results.get<ffi::AnyBuffer>(next++), true).copy_(std::get<0>(gradients));
-    if (weight_gradient) view(**results.get<ffi::AnyBuffer>(next++), false).copy_(std::get<1>(gradients));
-  });
+const Call& parsed(std::string_view text) {
+  static std::mutex mutex;
+  static std::unordered_map<std::string, Call> known;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = known.find(std::string(text));
+  if (found == known.end()) found = known.emplace(std::string(text), parse(text)).first;
+  return found->second;
+}
+
+void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
+  PlainCPU plain;
+  const Call& call = parsed(text);
+  torch::jit::Stack stack = call.arguments;
+  for (size_t i = 0; i < call.buffers.size(); ++i) {
+    stack[call.buffers[i].first] = view(*buffers.get<ffi::AnyBuffer>(i), call.buffers[i].second);
+  }
+  call.op.callBoxed(stack);
+  for (size_t i = 0, next = 0; i < call.results.size(); ++i) {
+    if (call.results[i] == 'n') continue;
+    view(**results.get<ffi::AnyBuffer>(next++), call.results[i] == 'a').copy_(stack.at(i).toTensor());
+  }
+}
+
+ffi::Error call(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
+  try {
+    run(buffers, results, text);
+    return ffi::Error::Success();
+  } catch (const c10::Error& error) {
+    return ffi::Error::Internal(std::string(text) + ": " + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string(text) + ": " + error.what());
+  }
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_convolution, convolution,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<Ints>("stride")
-                                  .Attr<Ints>("padding")
-                                  .Attr<Ints>("dilation")
-                                  .Attr<bool>("transposed")
-                                  .Attr<Ints>("output_padding")
-                                  .Attr<int64_t>("groups"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_convolution_backward, convolution_backward,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingRets()
-                                  .Attr<Ints>("stride")
-                                  .Attr<Ints>("padding")
-                                  .Attr<Ints>("dilation")
-                                  .Attr<bool>("transposed")
-                                  .Attr<Ints>("output_padding")
-                                  .Attr<int64_t>("groups")
-                                  .Attr<bool>("input_gradient")
-                                  .Attr<bool>("weight_gradient"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_call, call,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("call"));

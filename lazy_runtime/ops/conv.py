@@ -39,7 +39,7 @@ def _geometry(n: int, stride, padding, dilation, transposed, output_padding, gro
 
 
 def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
-    if platform != "cpu" or not aten_bridge.available() or x.size == 0 or weight.size == 0:
+    if platform != "cpu" or x.size == 0 or weight.size == 0 or not aten_bridge.available():
         return False
     if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
         return geometry.groups > 1
@@ -60,7 +60,9 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if _prefers_aten(out.device.platform, x, weight, geometry):
         batch, channels, *space = out.shape if batched else (1, *out.shape)
-        y = aten_bridge.convolution(x, weight, (batch, *space, channels), *geometry)
+        like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), x.dtype))
+        (made,) = aten_bridge.call("aten::convolution", [ChannelsLast(x), weight, None, *geometry], [like])
+        y = made.physical
     else:
         y = _in_xla(x, weight, geometry)
     if bias is not None:
@@ -80,7 +82,14 @@ def convolution_backward(
     grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if _prefers_aten(base.device.platform, x, weight, geometry):
-        grad_x, grad_weight = aten_bridge.convolution_backward(grad, x, weight, *output_mask[:2], *geometry)
+        mask = [*output_mask[:2], False]
+        images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
+        grad_x, grad_weight, _ = aten_bridge.call(
+            "aten::convolution_backward",
+            [*images, weight, None, *geometry, mask],
+            [like if wanted else None for like, wanted in zip(results, mask, strict=True)],
+        )
+        grad_x = None if grad_x is None else grad_x.physical
     else:
         grad_x = grad_weight = None
         if output_mask[0]:

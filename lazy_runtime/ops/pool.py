@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import aten_bridge
 from ..layout import ChannelsLast, logical, physical
 from .registry import op
 
@@ -132,7 +133,19 @@ def max_pool3d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1
 
 
 @op("aten::max_pool2d_with_indices_backward", channels_last=True)
-def max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+def max_pool2d_with_indices_backward(
+    grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices, *, base
+):
+    floats = x.dtype in (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
+    if base.device.platform == "cpu" and floats and x.ndim == 4 and x.size and aten_bridge.available():
+        images = [ChannelsLast(physical(image)) for image in (grad, x)]
+        window = [kernel_size, stride, padding, dilation, ceil_mode]
+        (grad_x,) = aten_bridge.call(
+            "aten::max_pool2d_with_indices_backward",
+            [*images, *window, ChannelsLast(physical(indices))],
+            [images[1]],
+        )
+        return grad_x
     return _max_pool_backward(x, grad, indices, kernel_size, stride, padding, dilation, n=2)
 
 

@@ -118,20 +118,37 @@ def view_as_complex(x):
 # ---- the inverses of views: what a write through a view leaves in its base
 
 
+# Joined, not scattered: XLA makes a scatter to one place a dynamic-update-slice, and on the CPU fuses into one that works
+# in place what its update reads. `y[1:] = y[:-1]` on a view then read what it had just written (jaxlib 0.10.2).
+
+
 @op("aten::slice_scatter")
 def slice_scatter(x, source, dim=0, start=None, end=None, step=1):
     dim %= x.ndim
-    start, stop, step = slice(start, end, step).indices(x.shape[dim])
-    index = [slice(None)] * x.ndim
-    index[dim] = slice(start, stop, step)
-    return x.at[tuple(index)].set(jnp.broadcast_to(source, x[tuple(index)].shape).astype(x.dtype))
+    size = x.shape[dim]
+    start, stop, step = slice(start, end, step).indices(size)
+    count = len(range(start, stop, step))
+    if count == 0:
+        return x
+    source = jnp.broadcast_to(source, (*x.shape[:dim], count, *x.shape[dim + 1 :])).astype(x.dtype)
+    if step == 1:
+        before = jax.lax.slice_in_dim(x, 0, start, axis=dim)
+        after = jax.lax.slice_in_dim(x, start + count, size, axis=dim)
+        return jnp.concatenate([before, source, after], axis=dim)
+    last = start + (count - 1) * step
+    padding = [(0, 0, 0)] * x.ndim
+    padding[dim] = (start, size - 1 - last, step - 1)
+    spread = jax.lax.pad(source, jnp.zeros((), x.dtype), padding)
+    written = np.zeros(size, bool)
+    written[start:stop:step] = True
+    return jnp.where(written.reshape([-1 if d == dim else 1 for d in range(x.ndim)]), spread, x)
 
 
 @op("aten::select_scatter")
 def select_scatter(x, source, dim, index):
-    where = [slice(None)] * x.ndim
-    where[dim] = index
-    return x.at[tuple(where)].set(source.astype(x.dtype))
+    dim %= x.ndim
+    index %= x.shape[dim]
+    return slice_scatter(x, jnp.expand_dims(source, dim), dim, index, index + 1)
 
 
 @op("aten::diagonal_scatter")
