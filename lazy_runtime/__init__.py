@@ -19,4 +19,3 @@ from ._api import compile, device, device_count, devices, manual_seed, real_devi
 from ._version import __version__
 
 __all__ = ["__version__", "compile", "device", "device_count", "devices", "manual_seed", "real_devices", "sync"]
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from typing import Any
 
@@ -21,6 +22,9 @@ def load() -> None:
     """The entry point. Idempotent."""
     global _library
     if _library is not None:
+        return
+    if other_owner() is not None:
+        sys.stderr.write(f"{other_owner()}\n")
         return
     import torch
 
@@ -60,8 +64,8 @@ def _first_use(kernel: str) -> Any:
 
 
 def _explain_moves(library: Any, error: Exception) -> None:
-    """Without the guard torch refuses `.to("xla")` in words that help nobody ("PyTorch is not linked with support for xla
-    devices") before it asks any kernel of xla's; so here the CPU's `.to` looks at its target first."""
+    """Without the guard torch refuses `.to("xla")` in words that help nobody ("PyTorch is not linked with support for
+    xla devices") before it asks any kernel of xla's; so here the CPU's `.to` looks at its target first."""
     import torch
 
     for overload in (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout):
@@ -89,19 +93,34 @@ def _location_tag(storage: Any) -> None:
     """Xla tensors are saved through the CPU (torch.Tensor.__reduce_ex__), never as storages."""
 
 
+def other_owner() -> str | None:
+    """Why this package leaves everything to torch_xla; None where that is not installed (or is our stand-in for it)."""
+    try:
+        spec = importlib.util.find_spec("torch_xla")
+    except ValueError:  # a module without a spec in sys.modules
+        spec = None
+    ours = os.path.dirname(__file__) + os.sep
+    if spec is None or spec.loader is None or type(spec.loader).__module__.startswith("lazy_runtime"):
+        return None
+    if spec.origin is None or spec.origin.startswith(ours):
+        return None
+    return (
+        "torch_xla is installed beside openxla-torch and owns the xla device and backend='openxla': openxla-torch "
+        "stays out of its way. To use openxla-torch, `pip uninstall torch_xla`"
+    )
+
+
 def claim_backend_name() -> None:
     """Makes `backend="openxla"` mean this package, whether Dynamo's own stub was imported before or comes later.
 
     An entry point in `torch_dynamo_backends` is not enough: `lookup_backend` prefers what a module has registered, and
     the stub's module registers the same name (torch/_dynamo/backends/torchxla.py).
     """
-    stub = sys.modules.get(_STUB)
-    if stub is not None:
+    if _STUB in sys.modules:
         from openxla_backend import registration
 
         registration.register()
-        return
-    if not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
+    elif not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterStub())
 
 
@@ -111,14 +130,15 @@ class _AfterStub(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != _STUB:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             from openxla_backend import registration
 
             registration.register()

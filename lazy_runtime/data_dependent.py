@@ -1,5 +1,8 @@
-"""Operators whose result's size depends on data. XLA's shapes are static, so the data is read: what is pending runs, and
-the next operators start from the result. Counted as `aten::nonzero`, since the read is what costs."""
+"""Operators whose result's size depends on data.
+
+XLA's shapes are static, so the data is read: what is pending runs, and the next operators start from the result.
+Counted as `aten::nonzero`, since the read is what costs.
+"""
 
 from __future__ import annotations
 

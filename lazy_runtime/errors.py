@@ -7,10 +7,7 @@ import torch
 
 def device_mismatch(first: torch.device, second: torch.device) -> str:
     """Torch's message for operands on different devices."""
-    return (
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{first} and {second}!"
-    )
+    return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
 
 
 def no_lowering(func: torch._ops.OpOverload) -> str:

@@ -1,5 +1,7 @@
-"""`aten::_foreach_*`: what the multi-tensor optimizers call. One program is compiled of all of it anyway, so each is its
-per-tensor operator over the lists."""
+"""`aten::_foreach_*`: what the multi-tensor optimizers call.
+
+One program is compiled of all of it anyway, so each is its per-tensor operator over the lists.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _SCALAR_NAMES = {"maximum": aten.clamp_min, "minimum": aten.clamp_max}
 
 
 def decomposition(func: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]] | None:
-    """The function that computes a functional `aten::_foreach_*` overload tensor by tensor; None for other operators."""
+    """The function that computes a functional `aten::_foreach_*` overload tensor by tensor; None for any other."""
     if func.namespace != "aten" or not func._opname.startswith("_foreach_"):
         return None
     name = func._opname.removeprefix("_foreach_")
@@ -27,7 +29,7 @@ def decomposition(func: torch._ops.OpOverload) -> Callable[..., list[torch.Tenso
     takes_value = name in ("addcmul", "addcdiv")
 
     def run(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        if takes_value and len(args) == 4:  # a keyword of the per-tensor operator; `.Tensor` has a 1-d CPU tensor of them
+        if takes_value and len(args) == 4:  # a keyword of the per-tensor operator; `.Tensor` has a 1-d CPU tensor
             args, value = args[:3], args[3]
             kwargs["value"] = value.tolist() if isinstance(value, torch.Tensor) else value
         count = len(next(arg for arg in args if isinstance(arg, list | tuple)))

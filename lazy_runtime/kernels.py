@@ -3,6 +3,8 @@
 Torch's Functionalize key wraps what they return, or they do it themselves when called outside of it.
 """
 
+# Torch's functionalization has no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import jax
 import torch
 
-from . import data_dependent as _  # its handlers
+from . import data_dependent as data_dependent  # for its handlers
 from . import dispatch, dtypes, errors, execute, storage, transfer, views
 from . import xla_devices as devices
 from .ops import registry
@@ -119,7 +121,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         wrapped = unwrap(target)
         inner = make(transfer.to_device(source.to(target.dtype), wrapped.spec.device).handle, wrapped.spec)
         if target is wrapped:  # `torch.tensor(..., device="xla")` fills a fresh tensor below functionalization
-            target.handle = inner.handle
+            wrapped.handle = inner.handle
         else:
             torch._functionalize_replace(target, inner)
             torch._functionalize_commit_update(target)
@@ -150,7 +152,14 @@ def batch_norm(
 
 
 def native_batch_norm(
-    x: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+    x: torch.Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> Any:
     """`aten::native_batch_norm` writes to the running statistics without saying so in its schema, so functionalization
     would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py.)"""

@@ -17,7 +17,7 @@ def count(name: str, by: int = 1) -> None:
 
 def value(name: str) -> int:
     """The counter's value; 0 if nothing was counted."""
-    return counters[name] if name in counters else 0
+    return counters.get(name, 0)
 
 
 def names() -> list[str]:

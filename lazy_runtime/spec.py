@@ -35,7 +35,11 @@ class TensorSpec:
 
     @staticmethod
     def of(
-        device: Device, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None = None, offset: int = 0
+        device: Device,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...] | None = None,
+        offset: int = 0,
     ) -> TensorSpec:
         """The one spec with these properties; `stride=None` means contiguous."""
         if stride is None:
@@ -52,7 +56,8 @@ class TensorSpec:
     @staticmethod
     def like(device: Device, tensor: torch.Tensor) -> TensorSpec:
         """The spec of `tensor` (usually a meta tensor), placed on `device`."""
-        return TensorSpec.of(device, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        offset = int(tensor.storage_offset())
+        return TensorSpec.of(device, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
 
     def meta(self) -> torch.Tensor:
         """A tensor on torch's meta device with these sizes and strides."""

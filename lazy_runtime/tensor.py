@@ -5,6 +5,8 @@ operators into pure ones, around one of these. The wrapper swaps its inner tenso
 is immutable.
 """
 
+# Torch's functionalization has no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from typing import Any

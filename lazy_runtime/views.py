@@ -24,7 +24,7 @@ def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int
     that this one is a view of, since an xla view holds no more than its elements."""
     base = tensor._base
     if base is not None and not _covers(tensor, size, stride, storage_offset):
-        storage_offset = tensor.storage_offset() if storage_offset is None else storage_offset
+        storage_offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
         tensor = base
     # straight to autograd's own kernel, whose place for xla this function has taken
     return aten.as_strided.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)

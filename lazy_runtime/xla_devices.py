@@ -5,6 +5,7 @@ Nothing here runs before xla is first used; `start()` is that moment.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -34,7 +35,7 @@ class Device:
         random: the stream that random operators on this device draw their seeds from.
     """
 
-    def __init__(self, torch_device: torch.device, jax_device: jax.Device):
+    def __init__(self, torch_device: torch.device, jax_device: jax.Device):  # pyright: ignore[reportInvalidTypeForm]
         self.torch_device = torch_device
         self.jax_device = jax_device
         self.sharding = jax.sharding.SingleDeviceSharding(jax_device)
@@ -55,10 +56,8 @@ def _platform_devices() -> tuple[Device, ...]:
     count = config.cpu_devices()
     if count is not None:
         # Only before jax has a CPU client; afterwards jax's own count stands (RuntimeError otherwise).
-        try:
+        with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:
-            pass
     found = jax.local_devices(backend=platform)
     return tuple(Device(torch.device("xla", i), jax_device) for i, jax_device in enumerate(found))
 

@@ -37,5 +37,3 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
         yield
     finally:
         eager_mode(outer)
-
-

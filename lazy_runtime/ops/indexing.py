@@ -8,13 +8,7 @@ from .registry import op
 
 
 def _index_tuple(x, indices):
-    index = []
-    for axis, part in enumerate(indices):
-        if part is None:
-            index.append(slice(None))
-        else:
-            index.append(part)
-    return tuple(index)
+    return tuple(slice(None) if part is None else part for part in indices)
 
 
 @op("aten::index.Tensor", "aten::_unsafe_index.Tensor", host_inputs=True)

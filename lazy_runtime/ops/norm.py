@@ -9,7 +9,6 @@ from ..layout import ChannelsLast, physical
 from .reduction import opmath
 from .registry import op
 
-
 # ---- batch norm, on images with their channels last
 
 

@@ -96,11 +96,12 @@ def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
     for start, place in windows.offsets():
         part = windows.part(padded, start)
         place = jnp.broadcast_to(place, part.shape)
-        if best is None:
+        if best is None or index is None:
             best, index = part, place
         else:
             better = (part > best) | jnp.isnan(part)
             best, index = jnp.where(better, part, best), jnp.where(better, place, index)
+    assert index is not None
     return best, index.astype(jnp.int64)
 
 
@@ -133,9 +134,7 @@ def max_pool3d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1
 
 
 @op("aten::max_pool2d_with_indices_backward", channels_last=True)
-def max_pool2d_with_indices_backward(
-    grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices, *, base
-):
+def max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices, *, base):
     floats = x.dtype in (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
     if base.device.platform == "cpu" and floats and x.ndim == 4 and x.size and aten_bridge.available():
         images = [ChannelsLast(physical(image)) for image in (grad, x)]
@@ -194,7 +193,7 @@ def avg_pool3d(
 
 def _avg_pool_backward(grad, x, n, *arguments):
     def forward(x):
-        return logical(_avg_pool(x, *arguments, grad.shape[-n:], n=n))
+        return logical(_avg_pool(x, *arguments, grad.shape[-n:], n=n))  # type: ignore[call-arg]
 
     return jax.vjp(forward, x)[1](grad)[0]
 

@@ -27,7 +27,6 @@ from torch._prims_common import elementwise_dtypes
 
 from .. import dtypes, layout
 from ..ir import Call
-from ..spec import TensorSpec
 
 __all__ = ["Operator", "Promotion", "lookup", "op", "overload", "pointwise", "table"]
 
@@ -49,7 +48,17 @@ class Operator:
         calls: the interned calls of this operator.
     """
 
-    __slots__ = ("calls", "counter", "dynamic_scalars", "host_inputs", "infer", "lowering", "name", "overload", "random")
+    __slots__ = (
+        "calls",
+        "counter",
+        "dynamic_scalars",
+        "host_inputs",
+        "infer",
+        "lowering",
+        "name",
+        "overload",
+        "random",
+    )
 
     def __init__(
         self,
@@ -137,7 +146,7 @@ def op(
 
         flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs}
         for name in names:
-            _add(name, lowering, **flags)
+            _add(name, lowering, None, **flags)
             if view and overload(_copy_form(name)) is not None:
                 _add(_copy_form(name), lowering, infer=overload(name), **flags)
         return function

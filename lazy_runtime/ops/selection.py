@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,8 +80,8 @@ def full_like(x, value, *, out, **options):
 
 
 @op(
-    "aten::zeros_like", "aten::empty_like", "aten::zeros", "aten::new_zeros", "aten::new_empty", "aten::empty.memory_format",
-    "aten::new_empty_strided", "aten::empty_strided", "aten::empty_permuted",
+    "aten::zeros_like", "aten::empty_like", "aten::zeros", "aten::new_zeros", "aten::new_empty",
+    "aten::empty.memory_format", "aten::new_empty_strided", "aten::empty_strided", "aten::empty_permuted",
 )  # fmt: skip
 def zeros(*args, out, **options):
     return jnp.zeros(out.shape, dtype=dtypes.to_numpy(out.dtype))
@@ -148,5 +147,3 @@ def tril(x, diagonal=0):
 @op("aten::triu")
 def triu(x, diagonal=0):
     return jnp.triu(x, diagonal)
-
-

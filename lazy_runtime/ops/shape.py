@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +72,7 @@ def unfold(x, dimension, size, step, *, out):
 @op("aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor", view=True)
 def split(x, sizes, dim=0, *, out):
     ends = np.cumsum([0] + [spec.shape[dim] for spec in out])
-    return [jax.lax.slice_in_dim(x, start, end, axis=dim) for start, end in zip(ends, ends[1:], strict=False)]
+    return [jax.lax.slice_in_dim(x, start, end, axis=dim) for start, end in itertools.pairwise(ends)]
 
 
 @op("aten::unbind.int", view=True)
@@ -118,8 +120,8 @@ def view_as_complex(x):
 # ---- the inverses of views: what a write through a view leaves in its base
 
 
-# Joined, not scattered: XLA makes a scatter to one place a dynamic-update-slice, and on the CPU fuses into one that works
-# in place what its update reads. `y[1:] = y[:-1]` on a view then read what it had just written (jaxlib 0.10.2).
+# Joined, not scattered: XLA makes a scatter to one place a dynamic-update-slice, and on the CPU fuses into one that
+# works in place what its update reads. `y[1:] = y[:-1]` on a view then read what it had just written (jaxlib 0.10.2).
 
 
 @op("aten::slice_scatter")
@@ -230,7 +232,9 @@ def flip(x, dims):
 
 @op("aten::roll")
 def roll(x, shifts, dims=()):
-    return jnp.roll(x, shifts, axis=tuple(dims) or None) if dims else jnp.roll(x.reshape(-1), shifts[0]).reshape(x.shape)
+    if not dims:
+        return jnp.roll(x.reshape(-1), shifts[0]).reshape(x.shape)
+    return jnp.roll(x, shifts, axis=tuple(dims))
 
 
 @op("aten::constant_pad_nd")

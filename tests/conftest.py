@@ -1,0 +1,33 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def fresh_process() -> Callable[..., str]:
+    """Runs a snippet in a Python process of its own, for what a process decides once; gives what it printed.
+
+    Each costs some four seconds: keep them few, and let one snippet check several things.
+    """
+
+    def run(code: str, *, status: int = 0, **environment: str) -> str:
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **environment},
+            timeout=240,
+        )
+        assert result.returncode == status, f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    return run

@@ -1,0 +1,23 @@
+"""What the tests of the device share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.experimental import eager_mode
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    """Nothing pending, lazy mode, no counts, one seed."""
+    torch.manual_seed(0)
+    lazy_runtime.sync()
+    metrics.clear()
+    yield
+    eager_mode(False)
+    torch.xla.set_rng_state(torch.zeros(1, dtype=torch.uint8))

@@ -1,0 +1,78 @@
+"""What `import torch` does when this package is installed, and that it leaves programs without xla alone."""
+
+from __future__ import annotations
+
+
+def test_a_cpu_program_is_left_alone_and_xla_still_works_later(fresh_process):
+    fresh_process(
+        """
+        import os, sys, threading, warnings
+        import torch
+        assert "jax" not in sys.modules and "lazy_runtime.dispatch" not in sys.modules
+        import lazy_runtime
+        assert "jax" not in sys.modules
+        assert torch.get_default_dtype() is torch.float32 and torch.tensor(1.0).device.type == "cpu"
+        assert torch.xla._initialized is False
+
+        def backward(device="cpu"):
+            x = torch.ones(3, requires_grad=True, device=device)
+            (x * x).sum().backward()
+            return x.grad.tolist() == [2, 2, 2]
+
+        # backward, fork, backward in the child: dies where autograd has device threads
+        assert backward()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if backward() else 3)
+        assert os.waitpid(child, 0)[1] == 0
+        assert backward()
+        assert "jax" not in sys.modules
+
+        # xla is used first now, after autograd has fixed its queues without it
+        assert backward("xla")
+        import jax
+        import jax.numpy as jnp
+        assert not jax.config.jax_enable_x64
+        assert jnp.arange(3).dtype == jnp.int32
+        assert backward() and backward("xla")
+        failed = []
+        def work():
+            try:
+                for _ in range(3):
+                    assert backward("xla") and backward()
+                    lazy_runtime.sync()
+            except BaseException as error:
+                failed.append(error)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not failed, failed
+        """
+    )
+
+
+def test_without_the_native_part_import_torch_works_and_xla_says_what_to_do(fresh_process):
+    out = fresh_process(
+        """
+        import importlib.metadata
+        real = importlib.metadata.version
+        importlib.metadata.version = lambda name: "9.9.9" if name == "torch" else real(name)
+        import torch
+        x = torch.ones(2, requires_grad=True)
+        (x.to(torch.float64) * 2).to("cpu").sum().backward()
+        assert x.grad.tolist() == [2, 2]
+        assert torch.nn.Linear(2, 2).double()(x.detach().to("cpu", torch.float64)).dtype == torch.float64
+        assert torch.xla.is_available() is False
+        moves = lambda: torch.ones(2).to("xla"), lambda: torch.nn.Linear(2, 2).to("xla")
+        for use in (lambda: torch.ones(2, device="xla"), *moves):
+            try:
+                use()
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+        """
+    )
+    lines = out.strip().splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith("NativeError the C++ part of lazy_runtime was built for another version (guard-")
+        assert "this is version 9.9.9: run `python -m lazy_runtime.native.build` (it needs a C++ compiler) and" in line

@@ -1,0 +1,162 @@
+"""Checkpoints, pickling, copying."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+
+def save(value) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+def checkpoint(device):
+    x = torch.arange(6.0).reshape(2, 3)
+    return {"x": x.to(device), "p": torch.nn.Parameter(x.to(device)), "half": x.bfloat16().to(device), "n": 3}
+
+
+@pytest.mark.parametrize("saved_on", ["cpu", "xla"])
+@pytest.mark.parametrize(
+    ("map_location", "expected"),
+    [
+        (None, None),
+        ("cpu", "cpu"),
+        ("xla", "xla:0"),
+        ("xla:0", "xla:0"),
+        (torch.device("xla"), "xla:0"),
+        ({"cpu": "xla:0", "xla:0": "cpu"}, "other"),
+    ],
+    ids=str,
+)
+def test_load(saved_on, map_location, expected):
+    if expected is None:
+        expected = {"cpu": "cpu", "xla": "xla:0"}[saved_on]
+    if expected == "other":
+        expected = {"cpu": "xla:0", "xla": "cpu"}[saved_on]
+    loaded = torch.load(save(checkpoint(saved_on)), map_location=map_location)
+    for name, original in checkpoint("cpu").items():
+        if name == "n":
+            continue
+        tensor = loaded[name]
+        assert tensor.device == torch.device(expected)
+        assert type(tensor) is type(original)
+        assert tensor.requires_grad == original.requires_grad
+        assert tensor.dtype == original.dtype
+        assert torch.equal(tensor.cpu(), original)
+
+
+def test_tensors_that_shared_storage_share_it_again():
+    x = torch.arange(6.0)
+    loaded = torch.load(save({"all": x, "some": x[2:4], "rows": x.view(2, 3).t()}), map_location="xla")
+    loaded["all"][2] = 100
+    assert loaded["some"].tolist() == [100, 3]
+    assert loaded["rows"].tolist() == [[0, 3], [1, 4], [100, 5]]
+    assert loaded["some"].storage_offset() == 2
+
+
+def test_loading_to_a_device_that_is_not_there():
+    with pytest.raises(RuntimeError, match="xla:9 does not exist"):
+        torch.load(save(torch.ones(2)), map_location="xla:9")
+
+
+def test_state_dict():
+    source = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    target = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to("xla")
+    target.load_state_dict(torch.load(save(source.state_dict()), map_location="xla"))
+    for name, tensor in target.state_dict().items():
+        assert torch.equal(tensor.cpu(), source.state_dict()[name])
+    target[0].weight.data.zero_()
+    source.load_state_dict(target.state_dict())
+    assert source[0].weight.abs().sum() == 0
+
+
+def test_load_of_a_whole_module():
+    model = torch.nn.Linear(3, 2).to("xla")
+    loaded = torch.load(save(model), weights_only=False)
+    assert loaded.weight.device.type == "xla"
+    assert torch.equal(loaded.weight, model.weight)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_pickle(requires_grad):
+    x = torch.arange(6.0).reshape(2, 3).to("xla").requires_grad_(requires_grad)
+    y = pickle.loads(pickle.dumps(x))
+    assert (y.device, y.requires_grad, y.is_leaf) == (x.device, requires_grad, True)
+    assert torch.equal(x, y)
+    z = torch.load(save(x))
+    assert (z.device, z.requires_grad) == (x.device, requires_grad)
+
+
+def test_pickle_of_parameters_and_modules():
+    parameter = pickle.loads(pickle.dumps(torch.nn.Parameter(torch.ones(2, device="xla"))))
+    assert type(parameter) is torch.nn.Parameter
+    assert (parameter.device.type, parameter.requires_grad) == ("xla", True)
+    model = torch.nn.Linear(3, 2).to("xla")
+    assert torch.equal(pickle.loads(pickle.dumps(model)).weight, model.weight)
+
+
+def test_pickle_of_cpu_tensors_is_torchs_own():
+    x = torch.arange(4.0)
+    pair = torch.load(save((x, x[:2])))
+    pair[0][0] = 9
+    assert pair[1].tolist() == [9, 1]
+    assert pickle.loads(pickle.dumps(x.requires_grad_())).requires_grad
+
+
+def test_deepcopy():
+    model = torch.nn.Linear(3, 2).to("xla")
+    model.tied = model.weight
+    twin = copy.deepcopy(model)
+    assert twin.tied is twin.weight
+    twin.weight.data.zero_()
+    assert model.weight.abs().sum() > 0
+    x = torch.ones(3, device="xla")
+    y = copy.deepcopy(x)
+    y.add_(1)
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_storages_cannot_be_exchanged():
+    with pytest.raises(NotImplementedError, match="an xla tensor has no storage that can be exchanged"):
+        torch.ones(2, device="xla").set_(torch.ones(2).untyped_storage())
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(4, 3)
+        self.head = torch.nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_the_move_makes_new_parameters_unless_they_are_swapped():
+    """As on every device whose tensors are not plain memory: torch makes a new parameter wherever one stands, so tied
+    weights come apart (`model.tie_weights()` in transformers ties them again) and an optimizer made before keeps the
+    old ones. Torch's switch for swapping cures both; it is global, so it is the user's to set."""
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters())
+    model.to("xla")
+    assert optimizer.param_groups[0]["params"][0].device.type == "cpu"
+    assert model.head.weight is not model.embedding.weight
+    assert torch.equal(model.head.weight, model.embedding.weight)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model = Tied()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model.to("xla")
+        assert model.head.weight is model.embedding.weight
+        assert optimizer.param_groups[0]["params"][0] is model.head.weight
+        before = model.head.weight.detach().cpu()
+        model.head(model.embedding(torch.tensor([0, 1], device="xla"))).sum().backward()
+        optimizer.step()
+        assert not torch.equal(model.head.weight.detach().cpu(), before)
+        assert model.head.weight.device.type == "xla"
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
