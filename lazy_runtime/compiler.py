@@ -29,7 +29,9 @@ class Executable:
         self.floats = graph.floats
         self.ints = graph.ints
 
-    def __call__(self, leaves: Sequence[jax.Array], floats: Sequence[float] = (), ints: Sequence[int] = ()) -> list[Any]:
+    def __call__(
+        self, leaves: Sequence[jax.Array], floats: Sequence[float] = (), ints: Sequence[int] = ()
+    ) -> list[Any]:
         """Runs on the leaves' buffers, in the graph's order; donated ones are gone afterwards.
 
         Args:
@@ -69,9 +71,7 @@ def executable(graph: Graph, keep_layout: bool = False) -> Executable:
 
 def compile_graph(graph: Graph, keep_layout: bool) -> Executable:
     """Traces the graph with jax and compiles it with XLA for the graph's device."""
-    arguments: list[Any] = [
-        spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)
-    ]
+    arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
     physical: set[int] | None = set() if keep_layout else None
     sharding = graph.device.sharding
     if graph.floats:
@@ -80,8 +80,24 @@ def compile_graph(graph: Graph, keep_layout: bool) -> Executable:
         arguments.append(jax.ShapeDtypeStruct((graph.ints,), np.int64, sharding=sharding))
     with dtypes.x64():
         function = jax.jit(lower.to_function(graph, physical), donate_argnums=graph.donated)
-        compiled = function.lower(*arguments).compile()
+        compiled = _compile(function.lower(*arguments), graph.device.platform)
     return Executable(graph, compiled, frozenset(physical or ()))
+
+
+# XLA's CPU fusion emitters (jaxlib 0.10.2) miscompile a fused in-place update that reads what it has just written:
+# `y = x[::2]; y[1:] = y[:-1]; x[::2] = y` gives other numbers than its parts. Without them it is right, compiles in half
+# the time, and runs as fast.
+_OPTIONS: dict[str, dict[str, Any]] = {"cpu": {"xla_cpu_use_fusion_emitters": False}}
+
+
+def _compile(lowered: jax.stages.Lowered, platform: str) -> jax.stages.Compiled:
+    options = _OPTIONS.get(platform)
+    try:
+        return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if options and any(name in str(error) for name in options):  # an XLA that has no such option any more
+            return lowered.compile()
+        raise
 
 
 def clear() -> None:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from . import dtypes, errors, execute, foreach, metrics, transfer, xla_devices
-from .xla_devices import Device
+from . import decompose, dtypes, errors, execute, metrics, transfer, xla_devices
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
 from .spec import TensorSpec
 from .tensor import XLATensor, make
+from .xla_devices import Device
 
 #: overload → function(overload, args, kwargs) for what is not one node: copies between devices, reads, aliases
 Handler = Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
@@ -45,7 +46,8 @@ def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (
     operator = _operators.get(func)
     if operator is not None:
         return record(operator, args, kwargs or _NO_KWARGS)
-    return _resolve(func)(func, args, kwargs or _NO_KWARGS)
+    function = _handlers[func] = decompose.resolve(func)
+    return function(func, args, kwargs or _NO_KWARGS)
 
 
 class Trace:
@@ -126,7 +128,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     if container is None:
         handle = Handle(Value(node, 0))
         node.outputs = (handle.value.owner,)
-        result: Any = make(handle, call.outputs[0])
+        result: Any = make(handle, call.outputs[0])  # type: ignore[arg-type]
     else:
         results = []
         owners: list[Any] = []
@@ -206,7 +208,9 @@ class _Scan:
         return None if kind is torch.Generator else arg  # a generator only gives the seed
 
 
-def _new_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], scan: _Scan, trace: Trace | None) -> Call:
+def _new_call(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], scan: _Scan, trace: Trace | None
+) -> Call:
     """Infers shapes on meta tensors and makes the call that stands for this operator on these specs."""
     specs: list[TensorSpec] = []
     numbers = {"float": 0, "int": 0}
@@ -223,6 +227,7 @@ def _new_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], s
             return Placeholder(key.kind, numbers[key.kind] - 1)
         return arg
 
+    args, kwargs = _positional(operator.overload, args, kwargs)
     template_args = [template_of(arg) for arg in args]
     template_kwargs = {name: template_of(arg) for name, arg in kwargs.items()}
     device = _common_device(operator, specs) if specs else _device_argument(kwargs, trace)
@@ -247,6 +252,21 @@ def _new_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], s
         operator.name, device, evaluate, tuple(specs), outputs, container, len(scan.floats), ints, operator.random
     )
     return call
+
+
+def _positional(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Puts arguments that were given by the schema's names in their places: a lowering has names of its own."""
+    if not kwargs:
+        return args, kwargs
+    rest = dict(kwargs)
+    found = list(args)
+    named = [argument for argument in overload._schema.arguments[len(args) :] if not argument.kwarg_only]
+    last = max((place for place, argument in enumerate(named) if argument.name in rest), default=-1)
+    for argument in named[: last + 1]:
+        found.append(rest.pop(argument.name, argument.default_value))
+    return found, rest
 
 
 def infer(
@@ -314,7 +334,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
     Raises:
         RuntimeError: torch's own, for any other mixture of devices.
     """
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     device = next(leaf.spec.device for leaf in tensors if isinstance(leaf, XLATensor))
 
     def move(arg: Any) -> Any:
@@ -324,38 +344,10 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
             return arg
         if arg.device.type == "cpu" and (arg.dim() == 0 or operator.host_inputs):
             return transfer.to_device(arg, device)
-        _check_devices(tuple(tensors), {})
+        decompose.check_devices(tensors, {})
         raise RuntimeError(errors.device_mismatch(device.torch_device, arg.device))
 
     return [move(arg) for arg in args], {name: move(arg) for name, arg in kwargs.items()}
-
-
-def _resolve(func: torch._ops.OpOverload) -> Handler:
-    """What to do with an operator that has no lowering: torch's decomposition of it, or an error that says so."""
-    each = foreach.decomposition(func)
-    decompose = each or torch._decomp.decomposition_table.get(func)
-    if decompose is None and func.namespace == "prims":
-        decompose = getattr(torch._prims, func._opname).impl_aten
-    if decompose is None and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        decompose = func.decompose
-
-    def decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if each is None:  # a multi-tensor operator leaves the check to each of its parts
-            _check_devices(args, kwargs)
-        if decompose is None:
-            raise NotImplementedError(errors.no_lowering(func))
-        return decompose(*args, **kwargs)
-
-    _handlers[func] = decomposed
-    return decomposed
-
-
-def _check_devices(args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raises torch's error where tensors of several devices meet."""
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    for other in tensors:
-        if other.device != tensors[0].device and tensors[0].dim() > 0 and other.dim() > 0:
-            raise RuntimeError(errors.device_mismatch(tensors[0].device, other.device))
 
 
 def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:

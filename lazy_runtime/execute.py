@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from . import compiler, config, dtypes, metrics, numbering
-from .ir import Node, Value
+from . import compiler, config, dtypes, lower, metrics, numbering
+from .ir import Call, Node, Value
 from .xla_devices import Device
 
 #: Eager mode: every operator is executed as soon as it is recorded.
@@ -29,14 +29,18 @@ def sync(device: Device, wait: bool = False) -> None:
         pending = device.pending[:]
         del device.pending[: len(pending)]
         try:
-            outputs = _run(device, pending) if pending else ()
+            if pending:
+                _run(device, pending)
+        except lower.LoweringError as error:
+            device.pending[:0] = _without(error.call, pending)  # the rest is not lost with it
+            raise
         except BaseException:
-            device.pending[:0] = pending  # nothing is lost: what cannot run stays pending while somebody holds it
+            device.pending[:0] = pending
             raise
         while pending:  # newest first: nothing else holds it, so a long chain is not freed by deep recursion
             pending.pop()
     if wait:
-        jax.block_until_ready(outputs)
+        device.wait()
 
 
 def array_of(value: Value, device: Device) -> jax.Array:
@@ -46,7 +50,8 @@ def array_of(value: Value, device: Device) -> jax.Array:
             before_cut("a value is read")
         sync(device)
     array = value.array
-    assert array is not None, "a value of another device or a dead one was asked for"
+    if array is None:
+        raise RuntimeError("the tensor has no value: the program that was to compute it failed")
     if value.channels_last:
         with dtypes.x64():
             array = value.array = jnp.moveaxis(array, -1, 1)
@@ -54,18 +59,27 @@ def array_of(value: Value, device: Device) -> jax.Array:
     return array
 
 
-def _run(device: Device, pending: Sequence[Node]) -> Sequence[jax.Array]:
+def _without(call: Call, pending: Sequence[Node]) -> list[Node]:
+    """The pending nodes but for those of a call that cannot be lowered and what depends on them."""
+    failed: set[Node | None] = set()
+    for node in pending:
+        if node.call is call or any(value.node in failed for value in node.inputs if value.node is not None):
+            failed.add(node)
+    return [node for node in pending if node not in failed]
+
+
+def _run(device: Device, pending: Sequence[Node]) -> None:
     graph, leaves, live, nodes = numbering.number(device, pending, donate=True)
     if not nodes:
-        return ()
+        return
     floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
     executable = compiler.executable(graph)
     results = executable([value.array for value in leaves], floats, ints)  # type: ignore[misc]
+    device.started(results)
     metrics.count("ExecuteComputation")
     for handle, array, channels_last in zip(live, results, executable.physical, strict=True):
         value = handle.value
         value.array = array
         value.channels_last = channels_last
         value.node = None
-    return results

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import jax
 
-    from .xla_devices import Device
     from .spec import TensorSpec
+    from .xla_devices import Device
 
 
 class Placeholder(NamedTuple):
@@ -45,7 +45,18 @@ class Call:
         random: the last of the ints is a 64-bit random seed.
     """
 
-    __slots__ = ("__weakref__", "container", "device", "evaluate", "floats", "inputs", "ints", "name", "outputs", "random")
+    __slots__ = (
+        "__weakref__",
+        "container",
+        "device",
+        "evaluate",
+        "floats",
+        "inputs",
+        "ints",
+        "name",
+        "outputs",
+        "random",
+    )
 
     def __init__(
         self,
@@ -114,7 +125,7 @@ class Node:
 
 
 class Graph(NamedTuple):
-    """A program over numbered slots. Leaf number n is slot `-1 - n`; the outputs of the calls take 0, 1, 2, ... in order.
+    """A program over numbered slots: leaf number n is slot `-1 - n`, the outputs of the calls take 0, 1, 2, ... in order.
 
     A graph is its own cache key: calls compare by identity, all else by value.
     """

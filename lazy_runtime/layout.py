@@ -19,7 +19,7 @@ class ChannelsLast:
 
     __slots__ = ("physical",)
 
-    def __init__(self, physical: jax.Array):
+    def __init__(self, physical: Any):
         self.physical = physical
 
     @property

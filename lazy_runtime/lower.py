@@ -10,7 +10,16 @@ from .ir import Call, Graph
 
 
 class LoweringError(RuntimeError):
-    """A lowering gave something else than the operator's meta kernel said: a defect of this package."""
+    """An operator could not be lowered for these arguments: its lowering raised, or gave something else than torch's
+    meta kernel said.
+
+    Attributes:
+        call: the application of the operator.
+    """
+
+    def __init__(self, call: Call, problem: str):
+        super().__init__(f"{call} cannot be lowered to XLA: {problem}")
+        self.call = call
 
 
 def to_function(graph: Graph, physical: set[int] | None) -> Callable[..., list[Any]]:
@@ -55,7 +64,10 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
         call_ints = [ints[next_int + i] for i in range(call.ints)]
         next_float += call.floats
         next_int += call.ints
-        results = call.evaluate(arrays, call_floats, call_ints)
+        try:
+            results = call.evaluate(arrays, call_floats, call_ints)
+        except Exception as error:
+            raise LoweringError(call, f"{type(error).__name__}: {error}") from error
         _check(call, results)
         slots.extend(results)
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
@@ -63,9 +75,9 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
 
 def _check(call: Call, results: Any) -> None:
     if len(results) != len(call.outputs):
-        raise LoweringError(f"{call}: the lowering gave {len(results)} outputs instead of {len(call.outputs)}")
+        raise LoweringError(call, f"the lowering gave {len(results)} outputs instead of {len(call.outputs)}")
     for spec, result in zip(call.outputs, results, strict=True):
         if spec is None:
             continue
         if tuple(result.shape) != spec.shape or result.dtype != dtypes.to_numpy(spec.dtype):
-            raise LoweringError(f"{call}: the lowering gave {result.dtype}{list(result.shape)} instead of {spec}")
+            raise LoweringError(call, f"the lowering gave {result.dtype}{list(result.shape)} instead of {spec}")

@@ -49,6 +49,10 @@ def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
         first_slot[node] = slot
         for position, value in enumerate(node.inputs):
             if value.node is not None:
+                if value.node not in first_slot:
+                    raise RuntimeError(
+                        f"an input of {node.call.name} has no value: the program that was to compute it failed"
+                    )
                 operands.append(first_slot[value.node] + value.index)
                 continue
             number = leaf_slot.get(id(value))

@@ -18,6 +18,7 @@ from .spec import TensorSpec
 
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
+to_functional: Any = torch._to_functional_tensor  # type: ignore[reportPrivateImportUsage]
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
@@ -57,7 +58,7 @@ def to_user(tensor: XLATensor) -> torch.Tensor:
     """What a kernel registered for the XLA key returns: functional, except inside of functionalization itself."""
     if _is_excluded(_FUNCTIONALIZE):
         return tensor
-    return torch._to_functional_tensor(tensor)
+    return to_functional(tensor)
 
 
 def unwrap(tensor: torch.Tensor) -> XLATensor:

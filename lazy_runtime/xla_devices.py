@@ -9,6 +9,9 @@ import contextlib
 import functools
 import os
 import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -43,6 +46,20 @@ class Device:
         self.pending: list[Node] = []
         self.lock = threading.RLock()
         self.random = RandomStream()
+        # a result that died was donated to a later execution or asked for by nobody
+        self._running: deque[weakref.ref[jax.Array]] = deque(maxlen=1024)
+
+    def started(self, results: Sequence[jax.Array]) -> None:
+        """Notes an execution, so that `wait` can wait for it."""
+        if results:
+            self._running.append(weakref.ref(results[-1]))
+
+    def wait(self) -> None:
+        """Blocks until everything that was started on the device has been executed."""
+        while self._running:
+            array = self._running.popleft()()
+            if array is not None and not array.is_deleted():
+                array.block_until_ready()
 
     def __repr__(self) -> str:
         return f"Device({self.torch_device}, {self.jax_device})"

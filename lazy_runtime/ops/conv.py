@@ -72,7 +72,19 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
 
 @op("aten::convolution_backward", "aten::convolution_backward_overrideable", channels_last=True)
 def convolution_backward(
-    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask, *, base
+    grad,
+    x,
+    weight,
+    bias_sizes,
+    stride,
+    padding,
+    dilation,
+    transposed,
+    output_padding,
+    groups,
+    output_mask,
+    *,
+    input_spec,
 ):
     weight = logical(weight)
     n = weight.ndim - 2
@@ -81,7 +93,7 @@ def convolution_backward(
         grad, x = grad[None], x[None]
     grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    if _prefers_aten(base.device.platform, x, weight, geometry):
+    if _prefers_aten(input_spec.device.platform, x, weight, geometry):
         mask = [*output_mask[:2], False]
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
         grad_x, grad_weight, _ = aten_bridge.call(
@@ -151,9 +163,7 @@ def _depthwise(x, weight, geometry: Geometry):
     extent = [x.shape[1 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
     total = None
     for offset in np.ndindex(*weight.shape[2:]):
-        window = tuple(
-            slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n)
-        )
+        window = tuple(slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n))
         term = x[(slice(None), *window)] * weight[(slice(None), 0, *offset)]
         total = term if total is None else total + term
     return total

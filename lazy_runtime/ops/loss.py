@@ -8,12 +8,20 @@ import jax.numpy as jnp
 from .. import dtypes
 from .reduction import opmath
 from .registry import op
+from .selection import cast
 
 NONE, MEAN, SUM = 0, 1, 2  # at::Reduction
 
 
-@op("aten::_softmax", "aten::_safe_softmax")
-def softmax(x, dim, half_to_float=False, *, dtype=None, out):
+@op("aten::_safe_softmax")
+def safe_softmax(x, dim, dtype=None, *, out):
+    # a row of -inf has no weights at all: zeros, not nan
+    weights = softmax(cast(x, out.dtype), dim, out=out)
+    return jnp.where(jnp.all(x == -jnp.inf, dim, keepdims=True), 0, weights) if x.ndim else weights
+
+
+@op("aten::_softmax")
+def softmax(x, dim, half_to_float=False, *, out):
     return jax.nn.softmax(opmath(x), axis=dim if x.ndim else None).astype(dtypes.to_numpy(out.dtype))
 
 

@@ -134,9 +134,11 @@ def max_pool3d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1
 
 
 @op("aten::max_pool2d_with_indices_backward", channels_last=True)
-def max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices, *, base):
+def max_pool2d_with_indices_backward(
+    grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices, *, input_spec
+):
     floats = x.dtype in (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
-    if base.device.platform == "cpu" and floats and x.ndim == 4 and x.size and aten_bridge.available():
+    if input_spec.device.platform == "cpu" and floats and x.ndim == 4 and x.size and aten_bridge.available():
         images = [ChannelsLast(physical(image)) for image in (grad, x)]
         window = [kernel_size, stride, padding, dilation, ceil_mode]
         (grad_x,) = aten_bridge.call(

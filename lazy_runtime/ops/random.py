@@ -27,14 +27,14 @@ def uniform01(seed, shape, dtype):
 
 
 @op("aten::uniform", random=True)
-def uniform(x, low=0.0, high=1.0, *, generator=None, seed, base):
-    sample = uniform01(seed, x.shape, _float(base.dtype))
+def uniform(x, low=0.0, high=1.0, *, generator=None, seed, input_spec):
+    sample = uniform01(seed, x.shape, _float(input_spec.dtype))
     return (low + sample * (high - low)).astype(x.dtype)
 
 
 @op("aten::normal_functional", random=True)
-def normal(x, mean=0.0, std=1.0, *, generator=None, seed, base):
-    return (mean + std * jax.random.normal(key(seed), x.shape, _float(base.dtype))).astype(x.dtype)
+def normal(x, mean=0.0, std=1.0, *, generator=None, seed, input_spec):
+    return (mean + std * jax.random.normal(key(seed), x.shape, _float(input_spec.dtype))).astype(x.dtype)
 
 
 @op("aten::bernoulli.p", random=True)
@@ -84,8 +84,8 @@ def randperm(n, *, seed, out, **options):
 
 
 @op("aten::exponential", random=True)
-def exponential(x, lambd=1.0, *, generator=None, seed, base):
-    return (jax.random.exponential(key(seed), x.shape, _float(base.dtype)) / lambd).astype(x.dtype)
+def exponential(x, lambd=1.0, *, generator=None, seed, input_spec):
+    return (jax.random.exponential(key(seed), x.shape, _float(input_spec.dtype)) / lambd).astype(x.dtype)
 
 
 # ---- the forms that torch.compile's graphs hold; on a lazy tensor they arrive as a fill of an empty one

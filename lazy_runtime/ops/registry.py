@@ -122,7 +122,7 @@ def op(
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
 
     Parameters that are not the schema's own: `out` receives the `TensorSpec` of the output (a tuple of them where there
-    are several), `base` that of the first tensor input, `seed` the random seed (int64 scalar).
+    are several), `input_spec` that of the first tensor input, `seed` the random seed (int64 scalar).
 
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
@@ -133,13 +133,13 @@ def op(
     def register(function: Callable) -> Callable:
         parameters = inspect.signature(function).parameters
         wants_out = "out" in parameters
-        wants_base = "base" in parameters
+        wants_input = "input_spec" in parameters
 
         def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             if wants_out:
                 kwargs = {**kwargs, "out": call.outputs[0] if call.container is None else call.outputs}
-            if wants_base:
-                kwargs = {**kwargs, "base": call.inputs[0]}
+            if wants_input:
+                kwargs = {**kwargs, "input_spec": call.inputs[0]}
             if not channels_last:
                 args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
             return function(*args, **kwargs)

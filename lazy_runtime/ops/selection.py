@@ -70,8 +70,8 @@ def view_dtype(x, dtype, *, out):
 
 
 @op("aten::full", "aten::scalar_tensor", dynamic_scalars=True)
-def full(*args, out, **options):
-    return jnp.full(out.shape, args[-1], dtype=dtypes.to_numpy(out.dtype))
+def full(*size_and_value, out, **options):
+    return jnp.full(out.shape, size_and_value[-1], dtype=dtypes.to_numpy(out.dtype))
 
 
 @op("aten::full_like", dynamic_scalars=True)

@@ -81,8 +81,8 @@ def unbind(x, dim=0):
 
 
 @op("aten::as_strided", view=True)
-def as_strided(x, size, stride, storage_offset=None, *, base, out):
-    return strided_read(strided_storage(x, base), out.shape, out.stride, out.offset - base.offset)
+def as_strided(x, size, stride, storage_offset=None, *, input_spec, out):
+    return strided_read(strided_storage(x, input_spec), out.shape, out.stride, out.offset - input_spec.offset)
 
 
 def strided_storage(x, spec):
@@ -164,11 +164,11 @@ def diagonal_scatter(x, source, offset=0, dim1=0, dim2=1):
 
 
 @op("aten::as_strided_scatter")
-def as_strided_scatter(x, source, size, stride, storage_offset=None, *, base):
-    flat = strided_storage(x, base)
-    offset = (base.offset if storage_offset is None else storage_offset) - base.offset
+def as_strided_scatter(x, source, size, stride, storage_offset=None, *, input_spec):
+    flat = strided_storage(x, input_spec)
+    offset = (input_spec.offset if storage_offset is None else storage_offset) - input_spec.offset
     flat = flat.at[offset + _positions(tuple(size), tuple(stride))].set(source.astype(x.dtype).reshape(-1))
-    return strided_read(flat, base.shape, base.stride, 0)
+    return strided_read(flat, input_spec.shape, input_spec.stride, 0)
 
 
 # ---- gradients of views
