@@ -85,8 +85,8 @@ def compile_graph(graph: Graph, keep_layout: bool) -> Executable:
 
 
 # XLA's CPU fusion emitters (jaxlib 0.10.2) miscompile a fused in-place update that reads what it has just written:
-# `y = x[::2]; y[1:] = y[:-1]; x[::2] = y` gives other numbers than its parts. Without them it is right, compiles in half
-# the time, and runs as fast.
+# `y = x[::2]; y[1:] = y[:-1]; x[::2] = y` gives other numbers than its parts. Without them it is right, compiles in
+# half the time, and runs as fast.
 _OPTIONS: dict[str, dict[str, Any]] = {"cpu": {"xla_cpu_use_fusion_emitters": False}}
 
 

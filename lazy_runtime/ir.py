@@ -125,7 +125,7 @@ class Node:
 
 
 class Graph(NamedTuple):
-    """A program over numbered slots: leaf number n is slot `-1 - n`, the outputs of the calls take 0, 1, 2, ... in order.
+    """A program over numbered slots: leaf n is slot `-1 - n`, the outputs of the calls take 0, 1, 2, ... in order.
 
     A graph is its own cache key: calls compare by identity, all else by value.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,13 +10,35 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from lazy_runtime import _autoload
 
 from .compiled import CompiledGraph
+from .overlap import guard_offsets
 
 
-def _compile(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    """AOTAutograd's forward, backward and inference compiler."""
+def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd's forward and inference compiler. What cannot be compiled is said here, within `torch.compile`'s own
+    error handling, unless the sizes come with the calls."""
+    metadata = _metadata()
+    visible = None if metadata is None else metadata.num_forward_returns
+    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible)
+    if not graph.is_dynamic:
+        graph.prepare(examples)
+    return graph
+
+
+def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd's backward compiler. It is called along with the forward one, for many a forward that nobody runs
+    backward, so XLA compiles at the first backward pass."""
     return CompiledGraph(gm, examples, _static_arguments(gm))
+
+
+def _metadata() -> Any:
+    """AOTAutograd's notes on the graph that is being compiled."""
+    context = TracingContext.try_get()
+    return context.fw_metadata if context is not None else None
 
 
 def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
@@ -24,9 +47,7 @@ def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
     AOTAutograd counts them over the arguments of the forward graph; a partitioned graph has these under the names
     `primals_1`, `primals_2`, ..., and the backward graph keeps the names of those that it needs.
     """
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
-    static = set(getattr(metadata, "static_input_indices", None) or ())
+    static = set(getattr(_metadata(), "static_input_indices", None) or ())
     found = set()
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         primal = _PRIMAL.fullmatch(node.target)
@@ -42,17 +63,24 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     """The backend: inference and training graphs, on xla tensors or, in their own memory, on plain ones.
 
     Raises:
-        TypeError: unknown options.
+        TypeError: there are options.
+        RuntimeError: torch_xla is installed, which owns the device and the name.
     """
+    owner = _autoload.other_owner()
+    if owner is not None:
+        raise RuntimeError(owner)
     if options:
-        raise TypeError(f"backend='openxla' takes no options, got {', '.join(sorted(options))}")
-    return aot_autograd(
-        fw_compiler=_compile,
-        bw_compiler=_compile,
-        inference_compiler=_compile,
+        found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
+        raise TypeError(f"backend='openxla' takes no options and no mode, got {found}: leave them out of torch.compile")
+    compiled = aot_autograd(
+        fw_compiler=_compile_forward,
+        bw_compiler=_compile_backward,
+        inference_compiler=_compile_forward,
         decompositions={},
         keep_inference_input_mutations=True,
     )(gm, examples)
+    guard_offsets(gm, examples, _metadata())
+    return compiled
 
 
 def torchxla_trace_once(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -67,6 +95,7 @@ def aot_torchxla_trace_once(gm: torch.fx.GraphModule, examples: Sequence[Any], *
     return openxla(gm, examples, **options)
 
 
+@functools.cache
 def _deprecated(name: str) -> None:
     warnings.warn(
         f"backend={name!r} is PyTorch/XLA 2.0's name: use backend='openxla'", DeprecationWarning, stacklevel=3

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, dtypes, execute, metrics, transfer, xla_devices
-from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import XLATensor, from_array, make, unwrap
-from lazy_runtime.xla_devices import Device
+from lazy_runtime import compiler, xla_devices
 
-from . import fx, host
+from . import fx
+from .device import DeviceRun
+from .host import HostRun
+
+Run = Callable[[list[Any]], list[Any]]
 
 
 class CompiledGraph:
@@ -23,111 +26,84 @@ class CompiledGraph:
         gm: the graph; symbolic sizes are ordinary int arguments of it.
         examples: fake tensors and SymInts, one per placeholder.
         static: numbers of the arguments whose memory does not change from call to call (parameters, buffers).
+        visible: how many of the outputs the user sees; None for all of them.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: Sequence[Any], static: frozenset[int] = frozenset()):
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        static: frozenset[int] = frozenset(),
+        visible: int | None = None,
+    ):
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dictionary
         self._gm = gm
         self._static = static
-        self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
-        self._programs: dict[tuple, Callable[[list[Any]], list[Any]]] = {}
+        self._visible = visible
         self._device = _device_of(gm, examples)
+        self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
+        # Dynamo's guards hold all sizes but the symbolic ones. A backward graph may have tensors of symbolic sizes
+        # without having the symbols among its arguments.
+        self._sized = [i for i, example in enumerate(examples) if _is_symbolic(example)]
+        self._programs: dict[tuple, Run] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Some sizes come with the arguments of each call."""
+        return bool(self._numbers or self._sized)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        # Dynamo's guards hold all sizes but the symbolic ones, which are arguments
-        key = tuple([arguments[i] for i in self._numbers])
+        key = ()
+        if self._numbers:
+            key = tuple([arguments[i] for i in self._numbers])
+        if self._sized:
+            key += tuple([arguments[i].shape for i in self._sized])
         run = self._programs.get(key)
         if run is None:
-            run = self._programs[key] = self._compile(arguments)
+            run = self.prepare(arguments, key)
         return run(arguments)
 
-    def _compile(self, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-        device = self._device() if callable(self._device) else self._device
-        specs = [
-            TensorSpec.like(device, torch.empty_like(argument, device="meta"))
-            if isinstance(argument, torch.Tensor)
-            else argument
-            for argument in arguments
+    def prepare(self, arguments: Sequence[Any], key: tuple = ()) -> Run:
+        """Traces and compiles for these arguments (fake ones will do), unless another thread has done so meanwhile."""
+        with self._lock, _disable_current_modes():  # Dynamo compiles under its fake mode
+            run = self._programs.get(key)
+            if run is None:
+                run = self._programs[key] = self._compile(arguments)
+            return run
+
+    def _compile(self, arguments: Sequence[Any]) -> Run:
+        device = self._device()
+        program = fx.trace(self._gm, arguments, device, self._visible)
+        executable = compiler.executable(program.graph)
+        if device.torch_device.type != "xla":
+            return HostRun(program, executable, self._static)
+        elsewhere = [
+            number
+            for number, argument in enumerate(arguments)
+            if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
-        program = fx.trace(self._gm, specs, device)
-        runner = host.HostRun if device.torch_device.type != "xla" else DeviceRun
-        return runner(program, compiler.executable(program.graph), self._static)
+        return DeviceRun(program, executable, frozenset(elsewhere))
 
 
-def _device_of(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
+def _is_symbolic(example: Any) -> bool:
+    return isinstance(example, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in example.shape)
+
+
+def _device_of(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[], xla_devices.Device]:
     """Where the graph runs: on the xla device that its tensors name, else on the memory of the tensors it is given."""
-    seen = [example.device for example in examples if isinstance(example, torch.Tensor)]
+    seen = {example.device for example in examples if isinstance(example, torch.Tensor)}
     for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        seen += [leaf.device for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    xla = {found for found in seen if found.type == "xla"}
+        for leaf in tree_leaves(node.meta.get("val")):
+            if isinstance(leaf, torch.Tensor):
+                seen.add(leaf.device)
+    xla = sorted((found for found in seen if found.type == "xla"), key=str)
     if len(xla) > 1:
         raise NotImplementedError(
-            f"one compiled graph works on several xla devices ({', '.join(map(str, sorted(xla, key=str)))}): "
+            f"one compiled graph works on several xla devices ({', '.join(map(str, xla))}): "
             "compile one function per device"
         )
     if xla:
-        return lambda: xla_devices.get(next(iter(xla)))
-    others = {found for found in seen if found.type != "cpu"}
-    return lambda: xla_devices.host(next(iter(others), torch.device("cpu")))
-
-
-class DeviceRun:
-    """Runs a program on xla tensors; CPU tensors among the arguments are copied to the device."""
-
-    def __init__(self, program: fx.Program, executable: compiler.Executable, static: frozenset[int]):
-        self._program = program
-        self._executable = executable
-        self._device = program.graph.device
-
-    def __call__(self, arguments: list[Any]) -> list[Any]:
-        program, device = self._program, self._device
-        arrays = [
-            self._array(arguments[leaf]) if type(leaf) is int else leaf.handle.value.array  # type: ignore[union-attr]
-            for leaf in program.leaves
-        ]
-        seeds = device.random.draw(program.seeds) if program.seeds else ()
-        results = self._executable(arrays, (), seeds)
-        metrics.count("ExecuteComputation")
-        handles: dict[int, XLATensor] = {}
-
-        def tensor(output: fx.Output) -> Any:
-            if output.spec is None:
-                return output.value
-            if output.result is not None:
-                made = handles.get(output.result)
-                if made is None:
-                    made = handles[output.result] = from_array(results[output.result], output.spec)
-                else:
-                    made = make(made.handle, output.spec)
-            elif output.argument is not None:
-                source = arguments[output.argument]
-                if source.device.type != "xla":
-                    source = transfer.to_device(source, device)
-                made = make(unwrap(source).handle, output.spec)
-            else:
-                made = make(output.value.handle, output.spec)
-            if output.device is not None and output.device.type != "xla":
-                return transfer.to_host(made)
-            return torch._to_functional_tensor(made)
-
-        for number, output in program.mutations:
-            _write(arguments[number], tensor(output))
-        outputs = [tensor(output) for output in program.outputs]
-        arguments.clear()
-        return outputs
-
-    def _array(self, argument: torch.Tensor) -> jax.Array:
-        if argument.device.type != "xla":
-            return transfer.upload(argument, self._device)
-        value = unwrap(argument).handle.value
-        if value.array is None:
-            metrics.count("DynamoSyncInputExecuteTime")
-            execute.sync(self._device)
-        return value.array  # type: ignore[return-value]
-
-
-def _write(target: torch.Tensor, source: torch.Tensor) -> None:
-    """What `target.copy_(source)` does, for tensors that may require a gradient."""
-    with torch.no_grad():
-        target.copy_(source)
+        return lambda: xla_devices.get(xla[0])
+    other = next((found for found in seen if found.type != "cpu"), torch.device("cpu"))
+    return lambda: xla_devices.host(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from lazy_runtime.spec import TensorSpec
 from lazy_runtime.tensor import XLATensor, make
 from lazy_runtime.xla_devices import Device
 
+from .errors import located
+from .sizes import Sizes
+
 aten = torch.ops.aten
 
 
@@ -22,10 +26,13 @@ class Output(NamedTuple):
 
     Attributes:
         result: number of the executable's result, or None.
-        argument: number of the argument that is handed through, or None.
+        argument: number of the argument whose value it has, or None.
         spec: how the tensor looks; None for a Python value.
         device: where the user gets it.
-        value: the Python value (None, an int) of what is no tensor.
+        value: the Python value (None, an int) of what is no tensor; a constant of the graph.
+        itself: it is the argument, not a tensor with the argument's value.
+        fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
+        base: what it is a view of, if that is or has another view among the outputs.
     """
 
     result: int | None
@@ -33,6 +40,9 @@ class Output(NamedTuple):
     spec: TensorSpec | None
     device: torch.device | None
     value: Any = None
+    itself: bool = False
+    fresh: bool = False
+    base: Output | None = None
 
 
 class Program(NamedTuple):
@@ -53,38 +63,32 @@ class Program(NamedTuple):
     seeds: int
 
 
-def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device) -> Program:
+def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, visible: int | None = None) -> Program:
     """Traces `gm` for a device and one set of concrete arguments.
 
     Args:
-        arguments: one per placeholder: a `TensorSpec` for a tensor, else the value itself (the int of a SymInt).
+        arguments: one per placeholder: a tensor (of which only sizes and dtype are read), or the int of a SymInt.
+        visible: how many of the outputs the user sees: these alias each other as in eager torch, and have its strides.
+            What a forward graph saves for the backward one only needs its value.
 
     Raises:
-        NotImplementedError: an operator without a lowering.
+        NotImplementedError: an operator without a lowering, with the user's line.
     """
     metrics.count("DynamoExtractCompiledGraph")
+    sizes = Sizes(gm, arguments)
     context = Trace(device)
     with context, torch.no_grad():
         # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
-        recorded = _interpret(gm, arguments, device)
-    position, constants = recorded.position, recorded.constants
+        recorded = _interpret(gm, arguments, device, sizes, visible)
     numbered = numbering.number(device, context.nodes, donate=False)
-    results = {id(handle): number for number, handle in enumerate(numbered.live)}
-
-    def describe(value: Any, node: Any) -> Output:
-        if not isinstance(value, XLATensor):
-            return Output(None, None, None, None, value)
-        fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        target = fake.device if isinstance(fake, torch.Tensor) else device.torch_device
-        argument = position.get(id(value.handle.value))
-        constant = constants.get(id(value.handle.value))
-        return Output(results.get(id(value.handle)), argument, value.spec, target, constant)
-
-    described = tuple(describe(value, node) for value, node in zip(recorded.outputs, recorded.output_nodes, strict=True))
-    mutations = tuple((number, describe(value, None)) for number, value in recorded.mutated.items())
-    leaves = tuple(
-        position[id(value)] if id(value) in position else constants[id(value)] for value in numbered.leaves
+    outputs = _Outputs(recorded, device, numbered.live, sizes)
+    mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
+    described = tuple(
+        outputs.describe(value, node, visible is None or index < visible)
+        for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
     )
+    position, constants = recorded.position, recorded.constants
+    leaves = tuple(position[id(value)] if id(value) in position else constants[id(value)] for value in numbered.leaves)
     return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints)
 
 
@@ -93,19 +97,24 @@ class _Recorded(NamedTuple):
     output_nodes: list[Any]
     position: dict[int, int]  # id of a placeholder's value → argument number
     constants: dict[int, XLATensor]  # id of a constant's value → the constant
-    mutated: dict[int, XLATensor]  # argument number → what is written to it
+    mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
     placeholders: list[Any]  # keeps the ids above from being used again
+    bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
 
 
-def _interpret(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device) -> _Recorded:
+def _interpret(
+    gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, sizes: Sizes, visible: int | None
+) -> _Recorded:
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, {}, [])
+    recorded = _Recorded([], [], {}, {}, {}, [], {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             number, argument = next(remaining)
-            if isinstance(argument, TensorSpec):
-                argument = make(Handle(Value(None, 0)), argument)
+            if isinstance(argument, torch.Tensor):
+                # no storage offset: Dynamo does not guard it, and no value depends on it
+                spec = TensorSpec.of(device, argument.dtype, tuple(argument.shape), _strides(node, sizes, argument))
+                argument = make(Handle(Value(None, 0)), spec)
                 recorded.position[id(argument.handle.value)] = number
                 recorded.placeholders.append(argument)
             environment[node] = argument
@@ -117,19 +126,28 @@ def _interpret(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Devic
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
-            if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
-                value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
-                recorded.mutated[recorded.position[id(args[0].handle.value)]] = value
-                environment[node] = value
-            else:
-                environment[node] = _call(node, args, kwargs)
+            with located(node):
+                if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
+                    value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
+                    recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
+                else:
+                    value = _call(node, args, kwargs)
+            environment[node] = value
         elif node.op == "output":
             (nodes,) = node.args
             recorded.output_nodes.extend(nodes)
             recorded.outputs.extend(torch.fx.map_arg(nodes, environment.__getitem__))
+            recorded.bases.update((root, environment[root]) for root in _shared_roots(nodes[:visible]))
         else:
             raise NotImplementedError(f"FX nodes of kind {node.op} do not occur in graphs from AOTAutograd: {node}")
     return recorded
+
+
+def _strides(node: torch.fx.Node, sizes: Sizes, argument: torch.Tensor) -> tuple[int, ...]:
+    """The strides that the graph was made for; those of a saved activation may differ (see `trace`)."""
+    fake = node.meta.get("val")
+    strides = sizes.ints(fake.stride()) if isinstance(fake, torch.Tensor) else None
+    return argument.stride() if strides is None else strides
 
 
 def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
@@ -142,10 +160,87 @@ def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
 def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
+        if target is aten._local_scalar_dense.default:
+            raise NotImplementedError(
+                "a number read from a tensor inside of one graph cannot be used on by backend='openxla': leave "
+                "torch._dynamo.config.capture_scalar_outputs off (the default), so that the graph breaks there"
+            )
+        if target is torch.ops.prims.convert_element_type.default:  # of a Python number that became an input
+            target, args, kwargs = aten._to_copy.default, args[:1], {"dtype": args[1]}
         return dispatch.dispatch(XLATensor, target, (), args, kwargs)
     if isinstance(target, torch._ops.HigherOrderOperator):
         raise NotImplementedError(
-            f"{target} is not supported by backend='openxla' yet: keep it out of the compiled function "
-            "(torch.compiler.disable) or run that part on the lazy device"
+            f"the higher-order operator {target} is not supported by backend='openxla' yet: keep it out of the "
+            "compiled function (torch.compiler.disable), or run that part on the lazy device"
         )
     return target(*args, **kwargs)  # type: ignore[operator]  # getitem and arithmetic on sizes
+
+
+class _Outputs:
+    """Says of each output where it comes from, and whom it shares memory with."""
+
+    def __init__(self, recorded: _Recorded, device: Device, live: Sequence[Handle], sizes: Sizes):
+        self._recorded = recorded
+        self._device = device
+        self._sizes = sizes
+        self._results = {id(handle): number for number, handle in enumerate(live)}
+        self._roots: dict[int, torch.fx.Node] = {}  # result → the node that its memory belongs to
+
+    def source(self, value: XLATensor, node: Any) -> Output:
+        """What is written to an argument. It is copied there, so whom it shares memory with does not matter."""
+        result = self._results.get(id(value.handle))
+        if result is not None:
+            return Output(result, None, value.spec, self._device.torch_device)
+        return self.describe(value, node, True)._replace(itself=False)
+
+    def describe(self, value: Any, node: Any, visible: bool) -> Output:
+        """One of the graph's outputs."""
+        if not isinstance(value, XLATensor):
+            return Output(None, None, None, None, value)
+        fake = node.meta.get("val")
+        target = fake.device if isinstance(fake, torch.Tensor) else self._device.torch_device
+        spec = self._spec(value, fake) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
+        recorded = self._recorded
+        root = _root(node)
+        argument = recorded.position.get(id(value.handle.value))
+        if argument is not None:
+            itself = node.op == "placeholder"
+            return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
+        constant = recorded.constants.get(id(value.handle.value))
+        if constant is not None:
+            return Output(None, None, spec, target, constant, fresh=True)
+        result = self._results[id(value.handle)]
+        if visible and node is not root and root in recorded.bases:
+            base = self.describe(recorded.bases[root], root, visible)
+            if base.result is not None:
+                return Output(result, None, spec, target, base=base)
+        fresh = self._roots.setdefault(result, root) is not root
+        return Output(result, None, spec, target, fresh=fresh)
+
+    def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
+        """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
+        spec = value.spec
+        if isinstance(fake, torch.Tensor):
+            stride, offset = self._sizes.ints(fake.stride()), self._sizes.ints([fake.storage_offset()])
+            if stride is not None and offset is not None:
+                return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
+        return spec
+
+
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that makes the memory which `node` is a view of."""
+    while node.op == "call_function":
+        source: Any = node.args[0] if node.target is operator.getitem else node
+        if not (isinstance(source.target, torch._ops.OpOverload) and source.target.is_view):
+            break
+        node = source.args[0]
+    return node
+
+
+def _shared_roots(nodes: Sequence[Any]) -> list[torch.fx.Node]:
+    """The nodes of which several of these are views, or one of these and a view of it."""
+    users: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    for node in nodes:
+        if isinstance(node, torch.fx.Node):
+            users.setdefault(_root(node), set()).add(node)
+    return [root for root, found in users.items() if len(found) > 1 and root.op == "call_function"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import jax
 import torch
 
 from lazy_runtime import compiler, dtypes, metrics, transfer
+from lazy_runtime.spec import TensorSpec
 
 from . import fx
-
-ALIGNMENT = 64  # bytes; XLA copies a buffer that starts elsewhere
+from .dlpack import exporter, import_tensor
 
 
 class HostRun:
@@ -22,13 +23,15 @@ class HostRun:
         self._program = program
         self._executable = executable
         self._device = program.graph.device
+        self._export = exporter(self._device.platform)
         self._static = static
-        self._imported: dict[int, tuple[int, jax.Array]] = {}  # argument → (address, array over the same memory)
+        # argument → (address, array over the same memory, reference that drops the entry when the tensor dies)
+        self._imported: dict[int, tuple[int, jax.Array, Any]] = {}
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
         with dtypes.x64():
-            arrays = [
+            arrays: list[Any] = [
                 self._array(leaf, arguments[leaf]) if type(leaf) is int else leaf.handle.value.array  # type: ignore
                 for leaf in program.leaves
             ]
@@ -36,26 +39,13 @@ class HostRun:
         results = self._executable(arrays, (), seeds)
         metrics.count("ExecuteComputation")
         jax.block_until_ready(results)
-        tensors: dict[int, torch.Tensor] = {}
-
-        def tensor(output: fx.Output) -> Any:
-            spec = output.spec
-            if spec is None:
-                return output.value
-            if output.argument is not None:
-                return arguments[output.argument]
-            number = output.result
-            if number is None:
-                return _export(output.value.handle.value.array).clone()
-            made = tensors.get(number)
-            if made is None:
-                made = tensors[number] = _export(results[number])
-            return transfer.restride(made, spec)
-
-        with torch.no_grad():
-            for number, output in program.mutations:
-                arguments[number].copy_(tensor(output))
-            outputs = [tensor(output) for output in program.outputs]
+        made: dict[int, torch.Tensor] = {}
+        # all values first, then the writes: what is written to one argument may be what another one held
+        written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
+        outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
+        if written:
+            with torch.no_grad():
+                torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]
         arguments.clear()
         return outputs
 
@@ -66,22 +56,40 @@ class HostRun:
         known = self._imported.get(number)
         if known is not None and known[0] == address:
             return known[1]
-        array = import_tensor(tensor)
+        array = import_tensor(
+            tensor.detach()
+        )  # the array keeps what it was made from alive: the memory, not the tensor
         if array.unsafe_buffer_pointer() == address:
-            # the array keeps the memory alive, so the address cannot come to mean another tensor's
-            self._imported[number] = (address, array)
+            imported = self._imported
+            imported[number] = (address, array, weakref.ref(tensor, lambda _: imported.pop(number, None)))
         return array
 
+    def _tensor(
+        self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[int, torch.Tensor]
+    ) -> Any:
+        spec = output.spec
+        if spec is None:
+            return output.value
+        if output.argument is not None:
+            argument = arguments[output.argument]
+            return _laid_out(argument.detach().clone(), spec) if output.fresh else argument
+        if output.base is not None:
+            base = self._tensor(output.base, arguments, results, made)
+            return base.as_strided(spec.shape, spec.stride, spec.offset)
+        if output.result is None:
+            return _laid_out(self._export(output.value.handle.value.array).clone(), spec)
+        if output.fresh:
+            return _laid_out(self._export(results[output.result]).clone(), spec)
+        tensor = made.get(output.result)
+        if tensor is None:
+            tensor = made[output.result] = _laid_out(self._export(results[output.result]), spec)
+        return tensor
 
-def import_tensor(tensor: torch.Tensor) -> jax.Array:
-    """A jax array over the tensor's memory; over a copy of it where that is strided or not aligned. Under x64."""
-    tensor = tensor.detach()
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    if tensor.data_ptr() % ALIGNMENT:
-        tensor = tensor.clone()
-    return jax.dlpack.from_dlpack(tensor)
 
-
-def _export(array: jax.Array) -> torch.Tensor:
-    return torch.from_dlpack(array)
+def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The same elements with exactly the spec's strides, those of dimensions with one element or none included."""
+    if tensor.stride() == spec.stride:
+        return tensor
+    if spec.is_contiguous and tensor.is_contiguous():
+        return tensor.as_strided(spec.shape, spec.stride)
+    return transfer.restride(tensor.contiguous(), spec)

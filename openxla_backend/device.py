@@ -1,0 +1,140 @@
+"""Runs a program on xla tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import torch
+
+from lazy_runtime import compiler, dispatch, execute, metrics, transfer
+from lazy_runtime.ir import Handle, Value
+from lazy_runtime.tensor import XLATensor, from_array, make, unwrap
+
+from . import fx
+
+# the bare C functions: a training step unwraps and wraps hundreds of tensors
+_torch: Any = torch
+_apply_pending_writes = _torch._functionalize_sync
+_inner = _torch._from_functional_tensor
+_outer = _torch._to_functional_tensor
+
+
+class DeviceRun:
+    """Runs a program on xla tensors, asynchronously; CPU tensors among the arguments are copied to the device."""
+
+    def __init__(self, program: fx.Program, executable: compiler.Executable, elsewhere: frozenset[int]):
+        """Args:
+        elsewhere: numbers of the arguments that are CPU tensors.
+        """
+        self._program = program
+        self._executable = executable
+        self._device = program.graph.device
+        self._arguments = [leaf for leaf in program.leaves if isinstance(leaf, int)]
+        self._constants = [leaf.handle.value.array for leaf in program.leaves if isinstance(leaf, XLATensor)]
+        self._order = _positions(program.leaves) if self._constants else None
+        self._mixed = not elsewhere.isdisjoint(self._arguments)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        program = self._program
+        arrays = self._arrays([arguments[number] for number in self._arguments])
+        if self._order is not None:
+            arrays += self._constants
+            arrays = [arrays[position] for position in self._order]
+        seeds = self._device.random.draw(program.seeds) if program.seeds else ()
+        results = self._executable(arrays, (), seeds)
+        self._device.started(results)
+        metrics.count("ExecuteComputation")
+        made: dict[int, torch.Tensor] = {}
+        # all values first, then the writes: what is written to one argument may be what another one held
+        written = [self._handle(output, arguments, results) for _, output in program.mutations]
+        outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
+        if written:
+            for (number, output), handle in zip(program.mutations, written, strict=True):
+                _write(arguments[number], handle, output.spec)
+        arguments.clear()
+        return outputs
+
+    def _arrays(self, tensors: list[torch.Tensor]) -> list[Any]:
+        if self._mixed:
+            return [self._array(tensor) for tensor in tensors]
+        for tensor in tensors:
+            _apply_pending_writes(tensor)
+        values = [_inner(tensor).handle.value for tensor in tensors]
+        for value in values:
+            if value.array is None:
+                metrics.count("DynamoSyncInputExecuteTime")
+                execute.sync(self._device)
+                break
+        return [value.array for value in values]
+
+    def _array(self, tensor: torch.Tensor) -> jax.Array:
+        if tensor.device.type != "xla":
+            return transfer.upload(tensor, self._device)
+        value = unwrap(tensor).handle.value
+        if value.array is None:
+            metrics.count("DynamoSyncInputExecuteTime")
+        return execute.array_of(value, self._device)
+
+    def _handle(self, output: fx.Output, arguments: list[Any], results: list[Any]) -> Handle:
+        """The value of an output, which nobody writes to."""
+        if output.result is not None:
+            return Handle(Value(None, 0, results[output.result]))
+        if output.argument is None:
+            return output.value.handle
+        source = arguments[output.argument]
+        if source.device.type != "xla":
+            source = transfer.to_device(source, self._device)
+        return unwrap(source).handle
+
+    def _tensor(
+        self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[int, torch.Tensor]
+    ) -> Any:
+        """What the user gets."""
+        if output.spec is None:
+            return output.value
+        if output.itself:
+            return arguments[output.argument]  # type: ignore[index]
+        if output.device is not None and output.device.type != "xla":
+            return transfer.to_host(make(self._handle(output, arguments, results), output.spec))
+        if output.base is not None:
+            return self._view(output, self._tensor(output.base, arguments, results, made), results)
+        if output.result is None or output.fresh:
+            return _outer(make(self._handle(output, arguments, results), output.spec))
+        tensor = made.get(output.result)
+        if tensor is None:
+            tensor = made[output.result] = _outer(from_array(results[output.result], output.spec))
+        return tensor
+
+    def _view(self, output: fx.Output, base: torch.Tensor, results: list[Any]) -> torch.Tensor:
+        """A view in torch's books, whose value the program has computed along with its base."""
+        spec: Any = output.spec
+        with dispatch.Trace(self._device), torch.no_grad():
+            view = base.as_strided(spec.shape, spec.stride, spec.offset)
+        value = _inner(view).handle.value
+        value.array, value.node = results[output.result], None  # type: ignore[index]
+        return view
+
+
+def _positions(leaves: tuple[Any, ...]) -> list[int]:
+    """Where each leaf stands once the constants have been put behind the arguments."""
+    number = sum(isinstance(leaf, int) for leaf in leaves)
+    argument, constant = iter(range(number)), iter(range(number, len(leaves)))
+    return [next(argument if isinstance(leaf, int) else constant) for leaf in leaves]
+
+
+def _write(target: torch.Tensor, handle: Handle, spec: Any) -> None:
+    """What `target.copy_(value)` does under `no_grad`, without five microseconds of dispatch.
+
+    These are the steps that torch's functionalization takes at the end of any in-place operator: exchange the value,
+    tell the storage that all views share, and take the new value back through it.
+    """
+    if target.device.type != "xla":
+        target.copy_(transfer.to_host(make(handle, spec)))
+        return
+    _apply_pending_writes(target)
+    _torch._functionalize_replace(target, make(handle, _inner(target).spec))
+    _torch._functionalize_commit_update(target)
+    _apply_pending_writes(target)
+    if not target.is_inference():
+        torch.autograd.graph.increment_version(target)

@@ -1,0 +1,37 @@
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.models import MODELS
+from benchmarks.modes import MODES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--models", "resnet"], f"unknown model 'resnet': the names are {', '.join(MODELS)}"),
+        (["run", "--modes", "lazy,dynamo"], f"unknown mode 'dynamo': the names are {', '.join(MODES)}"),
+        (["verify", "--test", "train"], "unknown test 'train': the names are inference, training"),
+        (["run", "--models", ","], "no model was named"),
+        (["run", "--batch-size", "0"], "expected a whole number of at least 1, got '0'"),
+        (["run", "--models", "alexnet", "--image-size", "32"], "alexnet takes images of at least 64 pixels a side"),
+        (["table", "no_such_file.jsonl"], "no_such_file.jsonl"),
+    ],
+)
+def test_bad_arguments_say_what_would_be_good(arguments, message, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_from_the_command_to_the_tables(tmp_path, capfd):
+    results = tmp_path / "results.jsonl"
+    small = ["--models", "squeezenet1_1", "--image-size", "32", "--batch-size", "1", "--repeat", "3"]
+    assert main(["run", *small, "--output", str(results)]) == 0
+    printed = capfd.readouterr().out
+    assert "### Inference: speedup of openxla" in printed
+    assert "### Training: speedup of openxla" in printed
+    assert "failed" not in printed
+
+    assert main(["table", str(results)]) == 0
+    assert capfd.readouterr().out.strip() in printed

@@ -1,0 +1,48 @@
+import pytest
+
+from benchmarks import measure
+
+
+class Recorder:
+    """Something to time that writes down when it ran."""
+
+    def __init__(self, name, log):
+        self.name = name
+        self.log = log
+
+    def run(self):
+        self.log.append(self.name)
+
+    def clear(self):
+        self.log.append(f"clear {self.name}")
+
+
+def _interleave(rounds, deadline, clock=lambda: 0.0):
+    log = []
+    times = measure.interleave({name: Recorder(name, log) for name in "ab"}, rounds, deadline, clock)
+    return log, {name: len(series) for name, series in times.items()}
+
+
+def test_rounds_are_interleaved_after_one_that_is_not_kept():
+    log, counts = _interleave(rounds=4, deadline=1.0)
+    assert log == ["clear a", "a", "clear b", "b"] * 5
+    assert counts == {"a": 4, "b": 4}
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_at_least_three_rounds_after_the_deadline(rounds):
+    _, counts = _interleave(rounds, deadline=-1.0)
+    assert counts == {"a": 3, "b": 3}
+
+
+def test_no_round_starts_after_the_deadline():
+    ticks = iter(range(100))
+    _, counts = _interleave(rounds=20, deadline=4.0, clock=lambda: next(ticks))
+    assert counts == {"a": 7, "b": 7}  # three without a look at the clock, four before it says 4
+
+
+def test_summary_has_the_quartiles():
+    summary = measure.summarize([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert summary == (3.0, 2.0, 4.0, 1.0)
+    assert summary.spread == 2.0
+    assert measure.summarize([7.0]) == (7.0, 7.0, 7.0, 7.0)

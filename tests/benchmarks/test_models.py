@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from benchmarks import models
+
+
+def test_the_ten_models():
+    assert len(models.MODELS) == 10
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer", "BERT_pytorch"])
+def test_model_takes_its_example(name):
+    model = models.build(name).eval()
+    with torch.no_grad():
+        output = model(*models.example(name, batch_size=1, image_size=64))
+    assert output.shape[0] == 1
+    assert output.isfinite().all()
+
+
+def test_weights_and_inputs_depend_on_the_seed_alone():
+    state = torch.get_rng_state()
+    first, second = models.build("squeezenet1_1"), models.build("squeezenet1_1")
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert torch.equal(*(models.example("resnet18", image_size=32)[0] for _ in range(2)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_images_that_are_too_small():
+    with pytest.raises(ValueError, match="alexnet takes images of at least 64 pixels a side, got 32"):
+        models.example("alexnet", image_size=32)
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer"])
+def test_without_dropout_two_training_runs_agree(name):
+    model = models.without_dropout(models.build(name)).train()
+    inputs = models.example(name, 1, 64)
+    with torch.no_grad():
+        assert torch.equal(model(*inputs), model(*inputs))

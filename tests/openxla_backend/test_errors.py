@@ -1,0 +1,51 @@
+"""What goes wrong is said with the operator and the user's line."""
+
+import pytest
+import torch
+from helpers import compiled
+from torch._dynamo.exc import BackendCompilerFailed
+
+library = torch.library.Library("openxla_tests", "DEF")
+library.define("nameless(Tensor x) -> Tensor")
+library.impl("nameless", lambda x: x.clone(), "CPU")
+library.impl("nameless", lambda x: torch.empty_like(x), "Meta")
+
+
+def test_operator_without_a_lowering():
+    def f(x):
+        y = x + 1
+        return torch.ops.openxla_tests.nameless(y)  # the line
+
+    with pytest.raises(BackendCompilerFailed) as raised:
+        compiled(f)(torch.randn(3))
+    message = str(raised.value)
+    assert message.startswith("backend='openxla' raised:\nNotImplementedError: openxla_tests::nameless has no lowering")
+    assert "test_errors.py" in message
+    assert "return torch.ops.openxla_tests.nameless(y)  # the line" in message
+
+
+def test_suppressed_errors_fall_back_to_eager():
+    x = torch.randn(3)
+    with torch._dynamo.config.patch(suppress_errors=True):
+        assert torch.equal(compiled(lambda x: torch.ops.openxla_tests.nameless(x) + 1)(x), x + 1)
+
+
+def test_higher_order_operator():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    with pytest.raises(BackendCompilerFailed, match=r"higher-order operator cond is not supported.*\n.*torch.cond"):
+        compiled(f)(torch.randn(3))
+
+
+@pytest.mark.parametrize("options", [{"options": {"speed": 11}}, {"mode": "max-autotune"}])
+def test_options(options):
+    (name,) = options
+    with pytest.raises(BackendCompilerFailed, match=f"TypeError: .*takes no options and no mode, got {name}="):
+        compiled(lambda x: x + 1, **options)(torch.randn(3))
+
+
+def test_shape_mismatch_is_torchs():
+    with pytest.raises(Exception, match=r"size|shape") as raised:
+        compiled(lambda x, y: x @ y)(torch.randn(3, 4), torch.randn(3, 4))
+    assert "x @ y" in str(raised.value)

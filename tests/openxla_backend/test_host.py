@@ -1,0 +1,166 @@
+"""Plain CPU tensors: in their own memory where XLA can use it, right everywhere else."""
+
+import gc
+import sys
+import weakref
+
+import jaxlib
+import pytest
+import torch
+from helpers import assert_same, compiled
+
+from lazy_runtime import dtypes
+from openxla_backend import dlpack, host
+
+
+@pytest.fixture
+def imports(monkeypatch):
+    """The (tensor, address of the array) pairs that crossed to XLA."""
+    seen = []
+
+    def record(tensor):
+        array = dlpack.import_tensor(tensor)
+        seen.append((tensor, array.unsafe_buffer_pointer()))
+        return array
+
+    monkeypatch.setattr(host, "import_tensor", record)
+    return seen
+
+
+def test_parameters_and_inputs_are_not_copied(imports):
+    model = torch.nn.Linear(64, 64)
+    x = torch.randn(8, 64)
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(x)
+    assert sorted(address for _, address in imports) == sorted(
+        tensor.data_ptr() for tensor in (x, model.weight, model.bias)
+    )
+    imports.clear()
+    with torch.no_grad():
+        fast(x)
+    assert [address for _, address in imports] == [x.data_ptr()]  # parameters are imported once
+
+
+def test_parameters_changed_in_place_are_seen():
+    model = torch.nn.Linear(4, 3)
+    fast, x = compiled(model), torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(fast(x), model(x))
+            model.weight.add_(1)
+            model.bias.data.numpy()[:] = 7  # leaves no trace in torch's version counters
+
+
+def test_parameters_with_new_memory_are_seen():
+    model = torch.nn.Linear(4, 3)
+    fast, x = compiled(model), torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(fast(x), model(x))
+            model.weight.data = torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("make", [lambda t: t[1:], lambda t: t[::2], lambda t: t.view(3, 5).t()])
+def test_unaligned_and_strided_memory_is_copied_at_every_call(make):
+    memory = torch.randn(15)
+    x = make(memory)
+    fast = compiled(lambda x: x * 2)
+    for _ in range(3):
+        assert_same(fast(x), x * 2)
+        memory.add_(1)
+
+
+def test_unaligned_parameter():
+    model = torch.nn.Linear(4, 3)
+    model.weight = torch.nn.Parameter(torch.randn(13)[1:].view(3, 4))
+    assert model.weight.data_ptr() % dlpack.ALIGNMENT
+    fast, x = compiled(model), torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(fast(x), model(x))
+            model.weight.mul_(2)
+
+
+def test_results_belong_to_the_caller():
+    """The next call, and the death of the compiled function, leave earlier results alone."""
+    fast = compiled(lambda x: x + 1)
+    x = torch.zeros(1000)
+    first = fast(x)
+    first.mul_(5)
+    second = fast(x)
+    del fast
+    torch._dynamo.reset()
+    gc.collect()
+    assert first.sum().item() == 5000
+    assert second.sum().item() == 1000
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_activations_pass_to_the_backward_graph_without_a_copy(imports):
+    x = torch.randn(64, 64).requires_grad_()
+    y = compiled(lambda x: (x.sin() * x.cos()).exp())(x)
+    imports.clear()
+    y.backward(torch.ones_like(y))
+    assert imports
+    assert all(tensor.data_ptr() == address for tensor, address in imports)
+
+
+def test_channels_last_activations_are_not_copied(imports):
+    conv = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    y = compiled(lambda x: torch.relu(conv(x)).sin())(x)
+    imports.clear()
+    y.sum().backward()
+    activations = [(tensor, address) for tensor, address in imports if tensor.shape == y.shape and tensor.dim() == 4]
+    assert activations
+    assert sum(tensor.data_ptr() != address for tensor, address in activations) <= 1  # the incoming gradient
+
+
+def test_dead_model_is_freed():
+    model = torch.nn.Linear(4, 3)
+    alive = weakref.ref(model.weight)
+    with torch.no_grad():
+        compiled(model)(torch.randn(2, 4))
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 1, 5),
+        torch.randn(1, 3, 1, 1).to(memory_format=torch.channels_last),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(4, 5).t(),
+        torch.randn(2, 1, 3).expand(2, 4, 3),
+        torch.zeros(2, 0, 3),
+        torch.tensor(3),
+    ],
+    ids=lambda tensor: f"{tuple(tensor.shape)} {tensor.stride()}",
+)
+def test_output_strides_are_torchs(tensor):
+    def f(x):
+        return x.clone(), x + 1, torch.empty_like(x).copy_(x), x.sum(0) if x.dim() else x * 2
+
+    assert_same(compiled(f)(tensor), f(tensor))
+
+
+def test_public_dlpack_is_enough(monkeypatch):
+    """With another jaxlib the direct calls may be gone."""
+    monkeypatch.delattr(jaxlib, "_jax")
+    monkeypatch.setitem(sys.modules, "jaxlib._jax", None)
+    dlpack.importer.cache_clear()
+    dlpack.exporter.cache_clear()
+    try:
+        x = torch.randn(3, dtype=torch.float64).requires_grad_()
+        y = compiled(lambda x: x * 2)(x)
+        y.sum().backward()
+        assert_same((y, x.grad), (x * 2, torch.full((3,), 2.0, dtype=torch.float64)))
+        with dtypes.x64():
+            assert dlpack.import_tensor(x).unsafe_buffer_pointer() == x.data_ptr()
+    finally:
+        dlpack.importer.cache_clear()
+        dlpack.exporter.cache_clear()
