@@ -48,15 +48,16 @@ class Executable:
             return self.compiled(*arguments)
 
 
-_executables: dict[tuple[Graph, bool], Executable] = {}
+_executables: dict[tuple[Graph, Any], Executable] = {}
 _lock = threading.Lock()
 
 
-def executable(graph: Graph, keep_layout: bool = False) -> Executable:
+def executable(graph: Graph, keep_layout: frozenset[int] | None = frozenset()) -> Executable:
     """The executable of a graph, compiled if it is not known yet.
 
     Args:
-        keep_layout: results may be channels last (`Executable.physical` says which); otherwise all have torch's order.
+        keep_layout: numbers of the results that may be channels last (`Executable.physical` says which are), None for
+            all; the others have torch's order.
     """
     key = graph, keep_layout
     found = _executables.get(key)
@@ -69,19 +70,19 @@ def executable(graph: Graph, keep_layout: bool = False) -> Executable:
         return _executables.setdefault(key, found)
 
 
-def compile_graph(graph: Graph, keep_layout: bool) -> Executable:
+def compile_graph(graph: Graph, keep_layout: frozenset[int] | None) -> Executable:
     """Traces the graph with jax and compiles it with XLA for the graph's device."""
     arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
-    physical: set[int] | None = set() if keep_layout else None
+    physical: set[int] = set()
     sharding = graph.device.sharding
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))
     if graph.ints:
         arguments.append(jax.ShapeDtypeStruct((graph.ints,), np.int64, sharding=sharding))
     with dtypes.x64():
-        function = jax.jit(lower.to_function(graph, physical), donate_argnums=graph.donated)
+        function = jax.jit(lower.to_function(graph, keep_layout, physical), donate_argnums=graph.donated)
         compiled = _compile(function.lower(*arguments), graph.device.platform)
-    return Executable(graph, compiled, frozenset(physical or ()))
+    return Executable(graph, compiled, frozenset(physical))
 
 
 # XLA's CPU fusion emitters (jaxlib 0.10.2) miscompile a fused in-place update that reads what it has just written:

@@ -43,8 +43,12 @@ def sync(device: Device, wait: bool = False) -> None:
         device.wait()
 
 
-def array_of(value: Value, device: Device) -> jax.Array:
-    """The value's device buffer in torch's order, after running what is pending if it has none yet."""
+def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.Array:
+    """The value's device buffer, after running what is pending if it has none yet.
+
+    Args:
+        channels_last: the order of dimensions that it is wanted in; by default torch's.
+    """
     if value.array is None:
         if before_cut is not None:
             before_cut("a value is read")
@@ -52,10 +56,10 @@ def array_of(value: Value, device: Device) -> jax.Array:
     array = value.array
     if array is None:
         raise RuntimeError("the tensor has no value: the program that was to compute it failed")
-    if value.channels_last:
+    if value.channels_last is not channels_last:
         with dtypes.x64():
-            array = value.array = jnp.moveaxis(array, -1, 1)
-        value.channels_last = False
+            array = value.array = jnp.moveaxis(array, 1, -1) if channels_last else jnp.moveaxis(array, -1, 1)
+        value.channels_last = channels_last
     return array
 
 
@@ -74,7 +78,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
         return
     floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
-    executable = compiler.executable(graph)
+    executable = compiler.executable(graph, keep_layout=None)
     results = executable([value.array for value in leaves], floats, ints)  # type: ignore[misc]
     device.started(results)
     metrics.count("ExecuteComputation")

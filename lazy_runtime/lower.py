@@ -22,15 +22,16 @@ class LoweringError(RuntimeError):
         self.call = call
 
 
-def to_function(graph: Graph, physical: set[int] | None) -> Callable[..., list[Any]]:
+def to_function(graph: Graph, keep_layout: frozenset[int] | None, physical: set[int]) -> Callable[..., list[Any]]:
     """The jax function (leaves..., floats, ints) → outputs of the graph.
 
     `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
     arguments if there are none.
 
     Args:
-        physical: receives, when jax traces the function, the numbers of the outputs that it leaves channels last; with
-            None it leaves none. An output that takes a donated buffer must have torch's order and is never among them.
+        keep_layout: numbers of the outputs that may be left channels last, None for all. One that takes a donated
+            buffer never is.
+        physical: receives, when jax traces the function, the numbers of those that are.
     """
     taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
 
@@ -42,11 +43,11 @@ def to_function(graph: Graph, physical: set[int] | None) -> Callable[..., list[A
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
         results = evaluate(graph, leaves, floats, ints)
-        if physical is not None:
-            for number, result in enumerate(results):
-                if isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
-                    physical.add(number)
-                    results[number] = result.physical
+        for number, result in enumerate(results):
+            allowed = keep_layout is None or number in keep_layout
+            if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
+                physical.add(number)
+                results[number] = result.physical
         return layout.logical(results)
 
     return function

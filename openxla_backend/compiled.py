@@ -75,9 +75,11 @@ class CompiledGraph:
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
         program = fx.trace(self._gm, arguments, device, self._visible)
-        executable = compiler.executable(program.graph)
         if device.torch_device.type != "xla":
-            return HostRun(program, executable, self._static)
+            # what the user sees has torch's strides anyway; what is saved for the backward graph is free
+            saved = frozenset(program.saved(self._visible))
+            return HostRun(program, compiler.executable(program.graph, saved), self._static)
+        executable = compiler.executable(program.graph, keep_layout=None)
         elsewhere = [
             number
             for number, argument in enumerate(arguments)

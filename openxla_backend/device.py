@@ -9,7 +9,7 @@ import torch
 
 from lazy_runtime import compiler, dispatch, execute, metrics, transfer
 from lazy_runtime.ir import Handle, Value
-from lazy_runtime.tensor import XLATensor, from_array, make, unwrap
+from lazy_runtime.tensor import XLATensor, make, unwrap
 
 from . import fx
 
@@ -34,6 +34,9 @@ class DeviceRun:
         self._constants = [leaf.handle.value.array for leaf in program.leaves if isinstance(leaf, XLATensor)]
         self._order = _positions(program.leaves) if self._constants else None
         self._mixed = not elsewhere.isdisjoint(self._arguments)
+        # for each of `_arguments`, whether the executable wants it channels last
+        wanted = set(program.graph.channels_last)
+        self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
@@ -57,7 +60,7 @@ class DeviceRun:
 
     def _arrays(self, tensors: list[torch.Tensor]) -> list[Any]:
         if self._mixed:
-            return [self._array(tensor) for tensor in tensors]
+            return [self._array(tensor, last) for tensor, last in zip(tensors, self._channels_last, strict=True)]
         for tensor in tensors:
             _apply_pending_writes(tensor)
         values = [_inner(tensor).handle.value for tensor in tensors]
@@ -66,20 +69,25 @@ class DeviceRun:
                 metrics.count("DynamoSyncInputExecuteTime")
                 execute.sync(self._device)
                 break
-        return [value.array for value in values]
+        return [
+            value.array if value.channels_last is last else execute.array_of(value, self._device, last)
+            for value, last in zip(values, self._channels_last, strict=True)
+        ]
 
-    def _array(self, tensor: torch.Tensor) -> jax.Array:
+    def _array(self, tensor: torch.Tensor, channels_last: bool) -> jax.Array:
         if tensor.device.type != "xla":
             return transfer.upload(tensor, self._device)
         value = unwrap(tensor).handle.value
         if value.array is None:
             metrics.count("DynamoSyncInputExecuteTime")
-        return execute.array_of(value, self._device)
+        return execute.array_of(value, self._device, channels_last)
 
     def _handle(self, output: fx.Output, arguments: list[Any], results: list[Any]) -> Handle:
         """The value of an output, which nobody writes to."""
         if output.result is not None:
-            return Handle(Value(None, 0, results[output.result]))
+            value = Value(None, 0, results[output.result])
+            value.channels_last = self._executable.physical[output.result]
+            return Handle(value)
         if output.argument is None:
             return output.value.handle
         source = arguments[output.argument]
@@ -103,7 +111,8 @@ class DeviceRun:
             return _outer(make(self._handle(output, arguments, results), output.spec))
         tensor = made.get(output.result)
         if tensor is None:
-            tensor = made[output.result] = _outer(from_array(results[output.result], output.spec))
+            handle = self._handle(output, arguments, results)
+            tensor = made[output.result] = _outer(make(handle, output.spec))
         return tensor
 
     def _view(self, output: fx.Output, base: torch.Tensor, results: list[Any]) -> torch.Tensor:
@@ -113,6 +122,7 @@ class DeviceRun:
             view = base.as_strided(spec.shape, spec.stride, spec.offset)
         value = _inner(view).handle.value
         value.array, value.node = results[output.result], None  # type: ignore[index]
+        value.channels_last = self._executable.physical[output.result]  # type: ignore[index]
         return view
 
 

@@ -12,7 +12,7 @@ from lazy_runtime import dispatch, metrics, numbering, transfer
 from lazy_runtime.dispatch import Trace
 from lazy_runtime.ir import Graph, Handle, Value
 from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import XLATensor, make
+from lazy_runtime.tensor import XLATensor, make, unwrap
 from lazy_runtime.xla_devices import Device
 
 from .errors import located
@@ -62,12 +62,20 @@ class Program(NamedTuple):
     mutations: tuple[tuple[int, Output], ...]
     seeds: int
 
+    def saved(self, visible: int | None) -> set[int]:
+        """Numbers of the results that the user does not see, directly or through an argument."""
+        seen = [*self.outputs[:visible], *(output for _, output in self.mutations)]
+        return {output.result for output in self.outputs if output.result is not None} - {
+            output.result for output in seen
+        }
+
 
 def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, visible: int | None = None) -> Program:
     """Traces `gm` for a device and one set of concrete arguments.
 
     Args:
-        arguments: one per placeholder: a tensor (of which only sizes and dtype are read), or the int of a SymInt.
+        arguments: one per placeholder: a tensor (of which only sizes, dtype and layout are read), or the int of a
+            SymInt.
         visible: how many of the outputs the user sees: these alias each other as in eager torch, and have its strides.
             What a forward graph saves for the backward one only needs its value.
 
@@ -76,10 +84,15 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
     """
     metrics.count("DynamoExtractCompiledGraph")
     sizes = Sizes(gm, arguments)
+    channels_last = {  # before the trace, which would record what unwrapping an argument makes pending
+        number
+        for number, argument in enumerate(arguments)
+        if isinstance(argument, torch.Tensor) and in_channels_last(argument)
+    }
     context = Trace(device)
     with context, torch.no_grad():
         # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
-        recorded = _interpret(gm, arguments, device, sizes, visible)
+        recorded = _interpret(gm, arguments, channels_last, device, sizes, visible)
     numbered = numbering.number(device, context.nodes, donate=False)
     outputs = _Outputs(recorded, device, numbered.live, sizes)
     mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
@@ -103,7 +116,12 @@ class _Recorded(NamedTuple):
 
 
 def _interpret(
-    gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, sizes: Sizes, visible: int | None
+    gm: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    channels_last: set[int],
+    device: Device,
+    sizes: Sizes,
+    visible: int | None,
 ) -> _Recorded:
     environment: dict[torch.fx.Node, Any] = {}
     recorded = _Recorded([], [], {}, {}, {}, [], {})
@@ -115,6 +133,7 @@ def _interpret(
                 # no storage offset: Dynamo does not guard it, and no value depends on it
                 spec = TensorSpec.of(device, argument.dtype, tuple(argument.shape), _strides(node, sizes, argument))
                 argument = make(Handle(Value(None, 0)), spec)
+                argument.handle.value.channels_last = number in channels_last
                 recorded.position[id(argument.handle.value)] = number
                 recorded.placeholders.append(argument)
             environment[node] = argument
@@ -141,6 +160,19 @@ def _interpret(
         else:
             raise NotImplementedError(f"FX nodes of kind {node.op} do not occur in graphs from AOTAutograd: {node}")
     return recorded
+
+
+def in_channels_last(argument: torch.Tensor) -> bool:
+    """Whether the memory of an argument holds dimension 1 last: a buffer on the device that does (`Value`), or a plain
+    tensor with such strides."""
+    if argument.device.type == "xla":
+        return _is_functional(argument) and unwrap(argument).handle.value.channels_last
+    if argument.dim() != 4 or argument.is_contiguous():
+        return False
+    return argument.is_contiguous(memory_format=torch.channels_last)
+
+
+_is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _strides(node: torch.fx.Node, sizes: Sizes, argument: torch.Tensor) -> tuple[int, ...]:

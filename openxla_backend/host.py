@@ -25,6 +25,8 @@ class HostRun:
         self._device = program.graph.device
         self._export = exporter(self._device.platform)
         self._static = static
+        # arguments whose memory holds dimension 1 last, which is how the executable wants them
+        self._channels_last = {program.leaves[number] for number in program.graph.channels_last}
         # argument → (address, array over the same memory, reference that drops the entry when the tensor dies)
         self._imported: dict[int, tuple[int, jax.Array, Any]] = {}
 
@@ -51,18 +53,21 @@ class HostRun:
 
     def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:
         if number not in self._static:
-            return import_tensor(tensor)
+            return import_tensor(self._seen(number, tensor))
         address = tensor.data_ptr()
         known = self._imported.get(number)
         if known is not None and known[0] == address:
             return known[1]
-        array = import_tensor(
-            tensor.detach()
-        )  # the array keeps what it was made from alive: the memory, not the tensor
+        # the array keeps what it was made from alive: the memory, not the tensor
+        array = import_tensor(self._seen(number, tensor.detach()))
         if array.unsafe_buffer_pointer() == address:
             imported = self._imported
             imported[number] = (address, array, weakref.ref(tensor, lambda _: imported.pop(number, None)))
         return array
+
+    def _seen(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The argument with its dimensions in the order in which the executable wants them."""
+        return tensor.movedim(1, -1) if number in self._channels_last else tensor
 
     def _tensor(
         self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[int, torch.Tensor]
@@ -79,11 +84,19 @@ class HostRun:
         if output.result is None:
             return _laid_out(self._export(output.value.handle.value.array).clone(), spec)
         if output.fresh:
-            return _laid_out(self._export(results[output.result]).clone(), spec)
+            return _laid_out(self._result(output.result, results).clone(), spec)
         tensor = made.get(output.result)
         if tensor is None:
-            tensor = made[output.result] = _laid_out(self._export(results[output.result]), spec)
+            tensor = self._result(output.result, results)
+            # what is saved for the backward graph stays as it is
+            made[output.result] = tensor = (
+                tensor if self._executable.physical[output.result] else _laid_out(tensor, spec)
+            )
         return tensor
+
+    def _result(self, number: int, results: list[Any]) -> torch.Tensor:
+        tensor = self._export(results[number])
+        return tensor.movedim(-1, 1) if self._executable.physical[number] else tensor
 
 
 def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
