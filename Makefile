@@ -1,0 +1,67 @@
+# make setup    the virtual environment, with everything that the rest needs
+# make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it)
+# make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
+# make check    formatting, lint and types alone
+# make clean    removes the environment and what was built
+#
+# Each does all the set-up that it needs, and nothing twice: the stamps say what has been done.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip install --constraint requirements/constraints.txt
+
+RESULTS := benchmarks/results/latest.jsonl
+PACKAGES := lazy_runtime openxla_backend benchmarks
+NATIVE := $(wildcard lazy_runtime/native/*.cpp lazy_runtime/native/*.h) lazy_runtime/native/build.py
+BENCH ?=
+TESTS ?=
+
+.PHONY: setup test bench check clean
+.DELETE_ON_ERROR:
+
+setup: $(STAMPS)/native $(STAMPS)/models
+
+test: check
+	$(BIN)/python -m pytest $(TESTS)
+
+bench: setup
+	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)
+
+check: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright --pythonpath $(BIN)/python $(PACKAGES)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info lazy_runtime/native/*.so
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+# torch goes first: the build of it that is found now is the one that everything else has to fit.
+$(STAMPS)/torch: requirements/torch.txt requirements/constraints.txt $(STAMPS)/venv
+	$(PIP) --requirement requirements/torch.txt
+	@touch $@
+
+$(STAMPS)/dev: requirements/dev.txt $(STAMPS)/torch
+	$(PIP) --requirement requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/models: requirements/models.txt $(STAMPS)/torch
+	$(PIP) --no-deps --requirement requirements/models.txt
+	@touch $@
+
+# Installing the package builds its native part too.
+$(STAMPS)/package: setup.py setup.cfg pyproject.toml $(STAMPS)/dev
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@ $(STAMPS)/native
+
+# Edited native sources are built without installing the package again; right after an install nothing is left to do.
+$(STAMPS)/native: $(NATIVE) | $(STAMPS)/package
+	@test -e $@ -a -z "$$(find $(NATIVE) -newer $@)" || $(BIN)/python -I lazy_runtime/native/build.py
+	@touch $@

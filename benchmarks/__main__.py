@@ -1,0 +1,137 @@
+"""Command line: `python -m benchmarks run|verify|table|hosttime`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from . import models, report
+from .modes import MODES, TESTS
+from .worker import Request
+
+SECONDS_PER_MODEL = 55.0  # ten models end within ten minutes
+DEFAULT_MODES = "eager,lazy,openxla"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; 1 if a row failed."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command == "hosttime":
+        from . import environment, hosttime
+
+        print(report.machine(environment.collect()))
+        print(f"\n{hosttime.table(hosttime.host_times(options.repeat))}")
+        return 0
+    from . import run
+
+    if options.command == "table":
+        try:
+            records = run.read(options.file)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+    else:
+        requests = [_request(model, options) for model in options.models]
+        for request in requests:
+            try:
+                models.example(request.model, request.batch_size, request.image_size)
+            except ValueError as error:
+                parser.error(f"--image-size: {error}")
+        records = run.run(requests, options.output)
+    print(report.tables(records))
+    return int(any(record.get("failure") for record in records))
+
+
+def _request(model: str, options: argparse.Namespace) -> Request:
+    timed = options.command == "run"
+    return Request(
+        model=model,
+        tests=options.test,
+        modes=options.modes,
+        batch_size=options.batch_size,
+        image_size=options.image_size,
+        rounds=options.repeat if timed else 0,
+        budget_s=options.budget / len(options.models) if timed and options.budget else SECONDS_PER_MODEL,
+        float64=not timed or options.float64,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="verify and time models, write results, print tables")
+    run.add_argument("--repeat", type=_positive, default=20, metavar="N", help="the most rounds to time (default 20)")
+    run.add_argument(
+        "--budget",
+        type=_positive,
+        metavar="SECONDS",
+        help="for the whole run: rounds are cut to keep to it, to three at the least; verification and compilation are "
+        f"not cut (default {SECONDS_PER_MODEL:.0f} per model)",
+    )
+    run.add_argument("--float64", action="store_true", help="also verify training on xla in float64")
+    check = commands.add_parser(
+        "verify", help="verify models without timing them: float32 outputs, float32 and float64 gradients"
+    )
+    for command in (run, check):
+        command.add_argument(
+            "--models",
+            type=_names("model", models.MODELS),
+            default=list(models.MODELS),
+            metavar="A,B",
+            help=_all(models.MODELS),
+        )
+        command.add_argument(
+            "--modes",
+            type=_names("mode", MODES),
+            default=DEFAULT_MODES,
+            metavar="A,B",
+            help=f"of {', '.join(MODES)} (default {DEFAULT_MODES})",
+        )
+        command.add_argument("--test", type=_names("test", TESTS), default=list(TESTS), metavar="A,B", help=_all(TESTS))
+        command.add_argument("--batch-size", type=_positive, metavar="N", help="default 4, and 2 for BERT")
+        command.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
+        command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")
+
+    table = commands.add_parser("table", help="print the tables of a result file")
+    table.add_argument("file", type=Path, metavar="FILE", help="JSON lines from `run --output`")
+
+    host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
+    host.add_argument("--repeat", type=_positive, default=300, metavar="N", help="calls of each kind (default 300)")
+    return parser
+
+
+def _names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+    """An argparse type: comma-separated names out of `known`."""
+
+    def parse(text: str) -> list[str]:
+        names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise argparse.ArgumentTypeError(
+                f"{f'unknown {what} {unknown[0]!r}' if unknown else f'no {what} was named'}: "
+                f"the names are {', '.join(known)}"
+            )
+        return names
+
+    return parse
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
+
+
+def _all(names: Collection[str]) -> str:
+    return f"of {', '.join(names)} (default: all)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Host time of a call: how long the user's thread is busy before it can prepare the next one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+import lazy_runtime
+from lazy_runtime import metrics
+
+from . import measure, models
+from .modes import MODES, Program, warm_up
+
+MODEL, BATCH_SIZE, IMAGE_SIZE = "resnet18", 1, 32
+
+
+class Bound(NamedTuple):
+    """What a host time is held to, in milliseconds.
+
+    Attributes:
+        most: our bound.
+        pytorch_xla: PyTorch/XLA 2.9 on the kind of machine that the bounds are for: two Zen 5 cores.
+    """
+
+    most: float
+    pytorch_xla: float
+
+
+BOUNDS = {"openxla": Bound(0.6, 0.63), "lazy": Bound(2.5, 2.4)}
+WHAT = {"openxla": "openxla: the call", "lazy": "lazy: trace and sync"}
+
+
+def host_times(calls: int) -> dict[str, measure.Summary]:
+    """Milliseconds until control returns, by mode. Executions are waited for between the calls, untimed."""
+    warm_up(list(BOUNDS))
+    model = models.build(MODEL).eval()
+    inputs = models.example(MODEL, BATCH_SIZE, IMAGE_SIZE)
+    programs = {mode: Program(MODES[mode], model, inputs) for mode in BOUNDS}
+
+    def start(mode: str) -> None:
+        programs[mode].start()
+        if mode == "lazy":
+            lazy_runtime.sync()
+
+    series: dict[str, list[float]] = {mode: [] for mode in programs}
+    warm = min(20, calls)
+    compiled = 0
+    for number in tqdm(range(-warm, calls), unit="call", dynamic_ncols=True, disable=None):
+        if number == 0:
+            compiled = metrics.value("UncachedCompile")
+        for mode, program in programs.items():
+            program.clear()
+            taken = measure.seconds(lambda mode=mode: start(mode))
+            program.wait()
+            if number >= 0:
+                series[mode].append(1e3 * taken)
+    if metrics.value("UncachedCompile") != compiled:
+        raise RuntimeError("a call after the first ones compiled: host times of such calls mean nothing")
+    return {mode: measure.summarize(times) for mode, times in series.items()}
+
+
+def table(summaries: dict[str, measure.Summary]) -> str:
+    """The host times beside their bounds."""
+    body = [
+        [
+            WHAT[mode],
+            round(found.median, 3),
+            round(found.spread, 3),
+            round(found.fastest, 3),
+            BOUNDS[mode].most,
+            "met" if found.median <= BOUNDS[mode].most else "missed",
+            BOUNDS[mode].pytorch_xla,
+        ]
+        for mode, found in summaries.items()
+    ]
+    headers = ["host time", "median ms", "interquartile range", "fastest", "bound", "", "PyTorch/XLA"]
+    title = f"### Host time of {MODEL} on {BATCH_SIZE} image of {IMAGE_SIZE}x{IMAGE_SIZE}, milliseconds"
+    return f"{title}\n\n{tabulate(body, headers=headers, tablefmt='github')}"

@@ -1,0 +1,107 @@
+"""The ways to run a model that are compared: where it lives, and who compiles it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import torch
+
+import lazy_runtime
+from lazy_runtime import execute, xla_devices
+from lazy_runtime.tensor import unwrap
+
+
+class Mode(NamedTuple):
+    """A way to run a model.
+
+    Attributes:
+        device: where the model and its inputs live.
+        backend: what `torch.compile` gets; None leaves the model uncompiled.
+        memory_format: of the weights and images.
+    """
+
+    device: str = "cpu"
+    backend: str | None = None
+    memory_format: torch.memory_format = torch.contiguous_format
+
+
+MODES: dict[str, Mode] = {
+    "eager": Mode(),
+    "eager_channels_last": Mode(memory_format=torch.channels_last),
+    "inductor": Mode(backend="inductor"),
+    "lazy": Mode(device="xla"),
+    "openxla": Mode(device="xla", backend="openxla"),
+}
+
+TESTS = ("inference", "training")  # training: one forward and one backward pass, no optimizer
+
+
+class Program:
+    """A copy of a model in one mode, ready to be run again and again.
+
+    Args:
+        model: in train mode for training, in eval mode for inference; it is left as it is.
+        inputs: on the CPU.
+    """
+
+    def __init__(self, mode: Mode, model: torch.nn.Module, inputs: Sequence[torch.Tensor]):
+        self.mode = mode
+        self.model = copy.deepcopy(model).to(device=mode.device)
+        self.model.to(memory_format=mode.memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)
+        self.inputs = [_place(tensor, mode) for tensor in inputs]
+        self.call = self.model if mode.backend is None else torch.compile(self.model, backend=mode.backend)
+        self._results: list[torch.Tensor] = []
+        self.wait()  # transfers are not a part of the first run's time
+
+    def run(self) -> None:
+        """One run, from the call to the completion of all its results; what is timed."""
+        self.start()
+        self.wait()
+
+    def start(self) -> None:
+        """One run as the user's thread sees it: the results are pending or under way on an asynchronous device."""
+        if self.model.training:
+            loss = self.call(*self.inputs).square().mean()
+            loss.backward()
+            gradients = [parameter.grad for parameter in self.model.parameters()]
+            self._results = [tensor for tensor in (loss, *gradients) if tensor is not None]
+        else:
+            with torch.no_grad():
+                self._results = [self.call(*self.inputs)]
+
+    def wait(self) -> None:
+        """Returns when everything that was started is complete."""
+        if self.mode.device != "xla":
+            return
+        lazy_runtime.sync(wait=True)
+        # sync() waits for what it started itself, and not for what compiled calls started before it
+        device = xla_devices.get()
+        jax.block_until_ready([execute.array_of(unwrap(tensor).handle.value, device) for tensor in self._results])
+
+    def clear(self) -> None:
+        """Forgets the results of the last run, gradients included."""
+        self._results = []
+        self.model.zero_grad(set_to_none=True)
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """The last run's outputs (inference) or gradients (training) on the CPU, by name."""
+        if not self.model.training:
+            return {f"output {i}": tensor.cpu() for i, tensor in enumerate(self._results)}
+        named = self.model.named_parameters()
+        return {name: parameter.grad.cpu() for name, parameter in named if parameter.grad is not None}
+
+
+def _place(tensor: torch.Tensor, mode: Mode) -> torch.Tensor:
+    if tensor.dim() == 4:
+        return tensor.to(device=mode.device, memory_format=mode.memory_format)
+    return tensor.to(device=mode.device)
+
+
+def warm_up(names: Sequence[str]) -> None:
+    """Brings up what a process needs only once (devices, Dynamo, compilers), so that no first call pays for it."""
+    for mode in (MODES[name] for name in names):
+        program = Program(mode, torch.nn.Linear(2, 2), [torch.zeros(1, 2)])
+        program.run()

@@ -1,0 +1,173 @@
+"""Tables from result records, in the form of PyTorch/XLA's documentation."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from .modes import MODES, TESTS
+
+Record = dict[str, Any]
+Rows = dict[str, dict[str, Record]]  # model → mode → row
+
+
+def tables(records: Sequence[Record]) -> str:
+    """All tables that the records have data for, as Markdown."""
+    parts = [machine(record) for record in records if record["record"] == "environment"]
+    for test in TESTS:
+        rows = _rows(records, test)
+        if not rows:
+            continue
+        if any("median_ms" in row for modes in rows.values() for row in modes.values()):
+            for table in (speedups, times, first_calls):
+                text = table(test, rows)
+                if text:
+                    parts.append(text)
+        else:
+            parts.append(errors(test, rows))
+        parts.append(_failures(rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def machine(environment: Record) -> str:
+    """One sentence on the machine and the versions."""
+    versions, found = environment["versions"], environment["machine"]
+    flags = " ".join(f"{name}={value}" for name, value in environment["flags"].items())
+    names = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return (
+        f"{found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, {found['system']}; {names}; "
+        f"flags: {flags or 'none'}"
+    )
+
+
+def speedups(test: str, rows: Rows) -> str:
+    """How many times as fast openxla is as the other modes: PyTorch/XLA's table, then the other modes' columns."""
+    others = [mode for mode in _modes(rows) if mode != "openxla"]
+    others.sort(key=lambda mode: mode != "lazy")  # PyTorch/XLA's column first
+    if "openxla" not in _modes(rows) or not others:
+        return ""
+    body = [
+        [model, *(_ratio(modes, mode, "openxla") for mode in others), _bounds(modes)] for model, modes in rows.items()
+    ]
+    means: list[Any] = ["geomean"]
+    for column in range(1, 1 + len(others)):
+        numbers = [line[column] for line in body if isinstance(line[column], float)]
+        mean = f"{statistics.geometric_mean(numbers):.2f}" if numbers else "-"
+        means.append(mean if len(numbers) == len(body) else f"{mean} (of {len(numbers)})")
+    headers = ["model", *(f"over {mode}" for mode in others), "relative error at most"]
+    return _table(f"{test.capitalize()}: speedup of openxla", headers, [*body, [*means, ""]])
+
+
+def times(test: str, rows: Rows) -> str:
+    """Medians with their spread."""
+
+    def cell(row: Record) -> str:
+        low, high = row["quartiles_ms"]
+        recompiles = f", compiles {row['recompiles']} times" if row["recompiles"] else ""
+        return f"{row['median_ms']:.1f} ({high - low:.1f}{recompiles})"
+
+    title = f"{test.capitalize()}: milliseconds, median (interquartile range)"
+    return _by_mode(title, rows, cell, {"rounds": _rounds, "relative error at most": _bounds})
+
+
+def first_calls(test: str, rows: Rows) -> str:
+    """What the first call took: tracing, compiling, and one run."""
+
+    def cell(row: Record) -> str:
+        reused = MODES[row["mode"]].device == "xla" and row["first_call_compiles"] == 0
+        return f"{row['first_call_s']:.1f}" + (" (compiled before)" if reused else "")
+
+    return _by_mode(f"{test.capitalize()}: seconds of the first call", rows, cell, {})
+
+
+def errors(test: str, rows: Rows) -> str:
+    """How far each mode is from eager, for results without times."""
+
+    def cell(row: Record) -> str:
+        return "; ".join(f"{check['error']:.1e}" for check in row["checks"])
+
+    whats = list(dict.fromkeys(what for modes in rows.values() for what in _checks(modes)))
+    title = f"{test.capitalize()}: relative error from eager ({'; '.join(whats) or 'none checked'})"
+    return _by_mode(title, rows, cell, {"at most": _bounds})
+
+
+def row_line(row: Record) -> str:
+    """One line on a row that has just been finished."""
+    name = f"{row['model']} {row['test']} {row['mode']}: "
+    if row["failure"] is not None:
+        return f"{name}failed: {row['failure']}"
+    checks = ", ".join(f"{check['what']} within {check['error']:.1e}" for check in row["checks"])
+    if "median_ms" not in row:
+        return name + checks
+    return f"{name}{row['median_ms']:.1f} ms, first call {row['first_call_s']:.1f} s, {checks}"
+
+
+def _rows(records: Sequence[Record], test: str) -> Rows:
+    rows: Rows = {}
+    for record in records:
+        if record["record"] == "row" and record["test"] == test:
+            rows.setdefault(record["model"], {})[record["mode"]] = record
+    return rows
+
+
+def _modes(rows: Rows) -> list[str]:
+    """The modes that ran, in their usual order."""
+    return [mode for mode in MODES if any(mode in modes for modes in rows.values())]
+
+
+def _by_mode(
+    title: str, rows: Rows, cell: Callable[[Record], str], more: dict[str, Callable[[dict[str, Record]], str]]
+) -> str:
+    """A table with a column per mode; a failure stands in place of its cell."""
+    shown = _modes(rows)
+    body = [
+        [
+            model,
+            *(
+                ("-" if mode not in modes else "failed" if modes[mode]["failure"] else cell(modes[mode]))
+                for mode in shown
+            ),
+            *(column(modes) for column in more.values()),
+        ]
+        for model, modes in rows.items()
+    ]
+    return _table(title, ["model", *shown, *more], body)
+
+
+def _ratio(modes: dict[str, Record], numerator: str, denominator: str) -> float | str:
+    found = [modes.get(numerator), modes.get(denominator)]
+    if any(row is not None and row["failure"] for row in found):
+        return "failed"
+    medians = [row["median_ms"] for row in found if row is not None and "median_ms" in row]
+    return medians[0] / medians[1] if len(medians) == 2 else "-"
+
+
+def _checks(modes: dict[str, Record]) -> dict[str, float]:
+    """What was compared with eager → its bound."""
+    return {check["what"]: check["bound"] for row in modes.values() for check in row["checks"]}
+
+
+def _bounds(modes: dict[str, Record]) -> str:
+    return ", ".join(f"{bound:.0e} {what}" for what, bound in _checks(modes).items())
+
+
+def _rounds(modes: dict[str, Record]) -> str:
+    return str(max((len(row.get("times_ms", ())) for row in modes.values()), default=0))
+
+
+def _failures(rows: Rows) -> str:
+    return "\n".join(
+        f"{model} {row['test']} {mode} failed: {row['failure']}"
+        for model, modes in rows.items()
+        for mode, row in modes.items()
+        if row["failure"]
+    )
+
+
+def _table(title: str, headers: Sequence[str], body: Sequence[Sequence[Any]]) -> str:
+    cells = [[f"{cell:.2f}" if isinstance(cell, float) else cell for cell in line] for line in body]
+    align = ("left", *["right"] * (len(headers) - 1))
+    return f"### {title}\n\n{tabulate(cells, headers, tablefmt='github', disable_numparse=True, colalign=align)}"

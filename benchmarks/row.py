@@ -1,0 +1,113 @@
+"""One model in one mode: what is known of it so far, and the program while it has not failed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from lazy_runtime import metrics
+
+from . import environment, measure, verify
+from .modes import Program
+
+
+class Row:
+    """A line of the results in the making.
+
+    It is timed through `run` and `clear`. An exception in anything that a row is asked to do becomes its failure, and
+    the other rows go on.
+
+    Args:
+        record: what is known beforehand; `model`, `test` and `mode` at least.
+    """
+
+    def __init__(self, record: dict[str, Any]):
+        self.record = record
+        self.checks: dict[str, verify.Check] = {}
+        self.failure: str | None = None
+        self.program: Program | None = None
+        self.compiles = 0  # in all timed runs
+
+    def first_call(self, make: Callable[[], Program], expected: verify.Results | None) -> None:
+        """Makes the program, runs it for the first time, and compares it with eager unless it is eager."""
+
+        def action() -> None:
+            program = make()
+            before = metrics.value("UncachedCompile")
+            self.record["first_call_s"] = measure.seconds(program.run)
+            self.record["first_call_compiles"] = metrics.value("UncachedCompile") - before
+            self.program = program
+            if expected is not None:
+                self.compare(expected)
+
+        self._attempt(action)
+
+    def compare(self, expected: verify.Results) -> None:
+        """Compares the program's last results with eager's."""
+        if self.program is not None:
+            program = self.program
+            self._attempt(lambda: self._hold(self._check(program.results(), expected)))
+
+    def compare_another(self, make: Callable[[], Program], expected: verify.Results) -> None:
+        """Compares the first results of a program beside the row's own with eager's."""
+
+        def action() -> None:
+            program = make()
+            program.run()
+            self._hold(self._check(program.results(), expected))
+
+        self._attempt(action)
+
+    def run(self) -> None:
+        """One timed run."""
+        if self.program is not None:
+            before = metrics.value("UncachedCompile")
+            self._attempt(self.program.run)
+            self.compiles += metrics.value("UncachedCompile") - before
+
+    def clear(self) -> None:
+        """Forgets the last run's results."""
+        if self.program is not None:
+            self.program.clear()
+
+    def finish(self, times: list[float]) -> None:
+        """Takes the seconds of the timed runs; the program is let go."""
+        self.program = None
+        if self.failure is not None or not times:
+            return
+        summary = measure.summarize([1e3 * taken for taken in times])
+        self.record.update(
+            times_ms=[round(1e3 * taken, 4) for taken in times],
+            median_ms=summary.median,
+            quartiles_ms=[summary.lower, summary.upper],
+            recompiles=self.compiles,
+        )
+
+    def finished(self) -> dict[str, Any]:
+        """The record as it is written."""
+        return {**self.record, "checks": [check.record() for check in self.checks.values()], "failure": self.failure}
+
+    def _check(self, actual: verify.Results, expected: verify.Results) -> verify.Check:
+        return verify.check(self.record["model"], self.record["test"], actual, expected)
+
+    def _hold(self, check: verify.Check) -> None:
+        """Fails the row if the check did not pass. Of two checks of one thing the worse is kept."""
+        known = self.checks.get(check.what)
+        if known is None or not check.error <= known.error:
+            self.checks[check.what] = check
+        if not check.passed:
+            self._fail(f"error {check.error:.1e} in {check.what}, at most {check.bound:.0e} is allowed")
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            action()
+        except Exception as error:
+            traceback.print_exc()
+            self._fail(environment.one_line(error))
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self.program = None

@@ -1,0 +1,137 @@
+"""Runs models one after the other, each in a process of its own, and collects their rows."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from . import environment, report, worker
+from .worker import Request
+
+STEP_LIMIT_S = 600.0  # a process that reports no step for this long hangs
+EXIT_LIMIT_S = 60.0  # a process that has sent everything and does not end for this long is ended
+
+Record = dict[str, Any]
+
+
+def run(requests: Sequence[Request], output: Path | None = None) -> list[Record]:
+    """Runs all requests and returns the records of a result file, the environment's first.
+
+    Seconds that a model leaves of its budget go to those after it, so that the whole keeps to the sum.
+
+    Args:
+        output: written line by line as rows are finished.
+    """
+    records: list[Record] = []
+    file = None
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        file = output.open("w")
+
+    def keep(record: Record) -> None:
+        records.append(record)
+        if file is not None:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+    deadline = time.monotonic() + sum(request.budget_s for request in requests)
+    try:
+        keep({"record": "environment", **environment.collect()})
+        with tqdm(
+            total=sum(request.steps for request in requests), unit="step", dynamic_ncols=True, disable=None
+        ) as bar:
+            for number, request in enumerate(requests):
+                budget_s = max(0.0, deadline - time.monotonic()) / (len(requests) - number)
+                steps_before = bar.n
+                for row in _run_model(request._replace(budget_s=budget_s), bar):
+                    keep({"record": "row", **row})
+                    bar.write(report.row_line(row))
+                bar.update(steps_before + request.steps - bar.n)  # steps that failures left out
+    finally:
+        if file is not None:
+            file.close()
+    return records
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a result file.
+
+    Raises:
+        ValueError: the file is no result file.
+    """
+    records = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            known = record["record"] in ("environment", "row")
+        except (ValueError, TypeError, KeyError):
+            known = False
+        if not known:
+            raise ValueError(f"{path.name}, line {number}: not a result of `python -m benchmarks run`")
+        records.append(record)
+    return records
+
+
+def _run_model(request: Request, bar: tqdm) -> Iterator[Record]:
+    """Yields the rows of one model; what its process did not report, because it died, are failures."""
+    missing = {(test, mode) for test in request.tests for mode in request.modes}
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        reason = "its process ended early"
+        for kind, content in _events(worker.main, request, str(log)):
+            if kind == "step":
+                bar.set_postfix_str(content)
+                bar.update()
+            elif kind == "row":
+                missing.discard((content["test"], content["mode"]))
+                failed = failed or content["failure"] is not None
+                yield content
+            else:
+                reason = content
+        for test in request.tests:
+            for mode in request.modes:
+                if (test, mode) in missing:
+                    yield request.failed_row(test, mode, reason)
+        if (failed or missing) and log.exists():
+            text = log.read_text(errors="replace")
+            bar.write(f"--- what {request.model} printed, the last lines:\n{text[-4000:]}", file=sys.stderr)
+
+
+def _events(target: Callable[..., None], request: Request, log: str) -> Iterator[tuple[str, Any]]:
+    """What a worker sends; then, if it did not end by itself in good order, `("died", why)`."""
+    context = multiprocessing.get_context("spawn")  # fork does not go with the threads of torch and XLA
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(request, sender, log))
+    process.start()
+    sender.close()  # the worker's copy is now the only one: its end is the end of the pipe
+    reason = ""
+    try:
+        while receiver.poll(STEP_LIMIT_S):
+            yield receiver.recv()
+        reason = f"no progress in {STEP_LIMIT_S:.0f} s"
+        process.kill()
+    except EOFError:
+        pass
+    except BaseException:  # an interrupt, or nobody wants the rest
+        process.kill()
+        raise
+    finally:
+        receiver.close()
+        process.join(EXIT_LIMIT_S)
+        process.kill()
+        process.join()
+    if process.exitcode and not reason:
+        code = process.exitcode
+        reason = f"its process died of {signal.Signals(-code).name if code < 0 else f'an error (exit code {code})'}"
+    if reason:
+        yield "died", reason

@@ -1,0 +1,178 @@
+"""The process that runs one model: every mode is verified against eager, then all are timed in turn.
+
+Each model gets a process of its own, so that its numbers do not depend on which models ran before it, its memory is
+free afterwards, and a crash costs one model's rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+
+from lazy_runtime import real_devices
+
+from . import environment, measure, models, verify
+from .modes import MODES, Program, warm_up
+from .row import Row
+
+# What is compiled for a minute deserves more than the fewest rounds where these take milliseconds.
+MIN_TIMING_S = 2.0
+
+
+class Request(NamedTuple):
+    """What to run.
+
+    Attributes:
+        model, tests, modes: names.
+        batch_size: the model's default if None.
+        rounds: the most that are timed; 0 verifies only.
+        budget_s: seconds for this process from its start; when they are over, rounds are cut.
+        float64: verify training on xla in float64 too.
+    """
+
+    model: str
+    tests: Sequence[str]
+    modes: Sequence[str]
+    batch_size: int | None = None
+    image_size: int = models.IMAGE_SIZE
+    rounds: int = 20
+    budget_s: float = 60.0
+    float64: bool = False
+
+    def float64_modes(self, test: str) -> list[str]:
+        """The modes that are verified in float64."""
+        if not self.float64 or test != "training":
+            return []
+        return [mode for mode in self.modes if MODES[mode].device == "xla"]
+
+    def failed_row(self, test: str, mode: str, failure: str) -> dict[str, Any]:
+        """The record of a row of which nothing is known but that it failed."""
+        return {"model": self.model, "test": test, "mode": mode, "checks": [], "failure": failure}
+
+    @property
+    def steps(self) -> int:
+        """How many steps the worker reports."""
+        return sum(1 + len(self.modes) + len(self.float64_modes(test)) + (self.rounds > 0) for test in self.tests)
+
+
+def main(request: Request, connection: Connection, log: str) -> None:
+    """Entry point of the process: sends `("step", text)` before each step and `("row", record)` for each mode.
+
+    Args:
+        log: file that takes what this process and its libraries write to the standard streams.
+    """
+    with open(log, "ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    deadline = time.perf_counter() + request.budget_s
+    with _cold_caches(request.modes):
+        warm_up(request.modes)
+        for number, test in enumerate(request.tests):
+            now = time.perf_counter()
+            # what is left, in equal parts to the tests that are left
+            share = now + (deadline - now) / (len(request.tests) - number)
+            try:
+                records = run_test(request, test, share, lambda text: connection.send(("step", text)))
+            except Exception as error:
+                traceback.print_exc()
+                records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes]
+            for record in records:
+                connection.send(("row", record))
+            _free()
+            torch._dynamo.reset()  # drops what it compiled for programs that are gone
+
+
+@contextlib.contextmanager
+def _cold_caches(modes: Sequence[str]) -> Iterator[None]:
+    """First calls compile: what earlier processes left on the disk is not used."""
+    for variable in ("XLA_PERSISTENT_CACHE_PATH", "JAX_COMPILATION_CACHE_DIR"):
+        os.environ.pop(variable, None)
+    if "inductor" not in modes:
+        yield
+        return
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        yield
+
+
+def run_test(request: Request, test: str, deadline: float, step: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Verifies and times one model for inference or training, and returns a record for each mode.
+
+    Args:
+        deadline: by `time.perf_counter`, when to stop timing.
+        step: told what comes next.
+    """
+    name = f"{request.model} {test}"
+    model = models.without_dropout(models.build(request.model)).train(test == "training")
+    inputs = models.example(request.model, request.batch_size, request.image_size)
+    common = {
+        "model": request.model,
+        "test": test,
+        "input_shape": list(inputs[0].shape),
+        "xla_device": real_devices()[0],
+        "torch_threads": torch.get_num_threads(),
+    }
+
+    def first_call(mode: str) -> Row:
+        row = Row({**common, "mode": mode})
+        row.first_call(lambda: Program(MODES[mode], model, inputs), expected)
+        _free()
+        return row
+
+    step(f"{name}: eager, the reference")
+    expected = None
+    eager = first_call("eager")
+    if eager.program is None:
+        raise RuntimeError(f"eager, which all else is compared with, failed: {eager.failure}")
+    expected = eager.program.results()
+    eager.compare(expected)
+    rows: list[Row] = []
+    for mode in request.modes:
+        step(f"{name}: first call of {mode}")
+        rows.append(eager if mode == "eager" else first_call(mode))
+    del eager
+    if request.float64_modes(test):
+        _compare_float64(request, test, rows, step)
+    times: dict[str, list[float]] = {}
+    if request.rounds:
+        step(f"{name}: timing")
+        timed = {row.record["mode"]: row for row in rows if row.program is not None}
+        times = measure.interleave(timed, request.rounds, max(deadline, time.perf_counter() + MIN_TIMING_S))
+        for row in timed.values():
+            row.compare(expected)  # the last results: a second call may be wrong where the first was right
+    for row in rows:
+        row.finish(times.get(row.record["mode"], []))
+    return [row.finished() for row in rows]
+
+
+def _compare_float64(request: Request, test: str, rows: Sequence[Row], step: Callable[[str], None]) -> None:
+    """Holds rows to eager's gradients in float64, on images small enough for it."""
+    model = models.without_dropout(models.build(request.model)).double().train()
+    inputs = [
+        tensor.double() if tensor.is_floating_point() else tensor
+        for tensor in models.example(request.model, request.batch_size, verify.FLOAT64_IMAGE_SIZE)
+    ]
+    eager = Program(MODES["eager"], model, inputs)
+    eager.run()
+    expected = eager.results()
+    del eager
+    for row in rows:
+        mode = row.record["mode"]
+        if mode in request.float64_modes(test):
+            step(f"{request.model} {test}: float64 gradients of {mode}")
+            row.compare_another(lambda mode=mode: Program(MODES[mode], model, inputs), expected)
+            _free()
+
+
+def _free() -> None:
+    """Lets go of programs that are gone: models and tracebacks are full of reference cycles."""
+    gc.collect()
