@@ -12,7 +12,7 @@ from typing import Any
 
 PACKAGES = ("openxla-torch", "torch", "jax", "jaxlib", "torchvision", "timm", "transformers", "numpy")
 FLAGS = re.compile(r"(XLA|PJRT|CPU_NUM|JAX|TORCH|PYTORCH|OMP|MKL|KMP|GOMP|DNNL|ONEDNN|ATEN|MALLOC|LD_PRELOAD|GLIBC)")
-_PATH = re.compile(r"(?<![\w.~])(~|\.{1,2})?(/[\w.+@%~-]+)+/?")
+_PATH = re.compile(r"(?<![\w.~/])(?!//)(~|\.{1,2})?(/[\w.+@%~-]+)+/?")
 
 
 def collect() -> dict[str, Any]:

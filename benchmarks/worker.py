@@ -64,7 +64,8 @@ class Request(NamedTuple):
 
 
 def main(request: Request, connection: Connection, log: str) -> None:
-    """Entry point of the process: sends `("step", text)` before each step and `("row", record)` for each mode.
+    """Entry point of the process. It sends `("step", text)` before each step, `("row", record)` for each mode, and
+    `("died", why)` for what no row could hold.
 
     Args:
         log: file that takes what this process and its libraries write to the standard streams.
@@ -73,21 +74,30 @@ def main(request: Request, connection: Connection, log: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     deadline = time.perf_counter() + request.budget_s
-    with _cold_caches(request.modes):
-        warm_up(request.modes)
-        for number, test in enumerate(request.tests):
-            now = time.perf_counter()
-            # what is left, in equal parts to the tests that are left
-            share = now + (deadline - now) / (len(request.tests) - number)
-            try:
-                records = run_test(request, test, share, lambda text: connection.send(("step", text)))
-            except Exception as error:
-                traceback.print_exc()
-                records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes]
-            for record in records:
-                connection.send(("row", record))
-            _free()
-            torch._dynamo.reset()  # drops what it compiled for programs that are gone
+    try:
+        with _cold_caches(request.modes):
+            warm_up(request.modes)
+            for number, test in enumerate(request.tests):
+                now = time.perf_counter()
+                # what is left, in equal parts to the tests that are left
+                share = now + (deadline - now) / (len(request.tests) - number)
+                _run_guarded(request, test, share, connection)
+    except Exception as error:
+        traceback.print_exc()
+        connection.send(("died", environment.one_line(error)))
+
+
+def _run_guarded(request: Request, test: str, deadline: float, connection: Connection) -> None:
+    """Runs one test; where it fails as a whole, all its rows do, and the next test has its chance."""
+    try:
+        records = run_test(request, test, deadline, lambda text: connection.send(("step", text)))
+    except Exception as error:
+        traceback.print_exc()
+        records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes]
+    for record in records:
+        connection.send(("row", record))
+    _free()
+    torch._dynamo.reset()  # drops what it compiled for programs that are gone
 
 
 @contextlib.contextmanager

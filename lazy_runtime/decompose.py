@@ -17,6 +17,24 @@ from .tensor import XLATensor, to_functional, unwrap
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
 
+_library: torch.library.Library | None = None
+
+
+def register() -> None:
+    """Registers prims that give views or write: functionalization knows only aten's. Torch's own decompositions call
+    them. Idempotent."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("prims", "IMPL")
+    for name in prims.__all__:
+        prim: Any = getattr(prims, name, None)
+        if isinstance(prim, torch._ops.OpOverload) and any(
+            returned.alias_info is not None for returned in prim._schema.returns
+        ):
+            _library.impl(prim, prim.impl_aten, "Functionalize")
+
+
 class _Thread(threading.local):
     """The operators that are being decomposed: one that comes back to itself has no decomposition."""
 
@@ -35,19 +53,23 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
     each = foreach.decomposition(func)
     if each is not None:  # a multi-tensor operator leaves the check of devices to each of its parts
         return lambda func, args, kwargs: each(*args, **kwargs)
-    decomposition: Callable[..., Any] | None = decomposition_table.get(func)
+    # Arrives in inference mode only: elsewhere autograd's key has taken it apart, as is done here too where torch's
+    # table has an entry, which may come back to it through prims.
+    composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    decomposition: Callable[..., Any] | None = func.decompose if composite else decomposition_table.get(func)
+    run = _functionalized
     if decomposition is None and func.namespace == "prims":
         decomposition = getattr(prims, func._opname).impl_aten
-    if decomposition is None and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        decomposition = func.decompose
+        run = _directly  # one prim is made of others, and functionalization refuses those that write
 
     def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
-        check_devices(args, kwargs)
+        if not composite:
+            check_devices(args, kwargs)
         if decomposition is None or func in _thread.open:
             raise NotImplementedError(errors.no_lowering(func))
         _thread.open.add(func)
         try:
-            result = _functionalized(decomposition, args, kwargs)
+            result = run(decomposition, args, kwargs)
         finally:
             _thread.open.discard(func)
         if result is NotImplemented:
@@ -55,6 +77,10 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
         return result
 
     return decompose
+
+
+def _directly(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
 
 
 def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from .xla_devices import Device
 Handler = Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
 _handlers: dict[torch._ops.OpOverload, Handler] = {}
 
+_is_inference_mode_enabled = torch.is_inference_mode_enabled
 _NO_KWARGS: dict[str, Any] = {}
 _operators = registry.table
 
@@ -40,6 +42,12 @@ def handler(*names: str) -> Callable[[Handler], Handler]:
 
 def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`XLATensor.__torch_dispatch__`."""
+    if _is_inference_mode_enabled() and _is_view(func):
+        # torch's kernel for ADInplaceOrView refuses an inference tensor as a view of a tensor from outside of the mode.
+        # What the view is taken of does not show here: a write within the mode leaves an inference tensor inside of a
+        # wrapper that is none.
+        with torch._C._InferenceMode(False):
+            return dispatch(cls, func, types, args, kwargs)
     function = _handlers.get(func)
     if function is not None:
         return function(func, args, kwargs or _NO_KWARGS)
@@ -48,6 +56,17 @@ def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (
         return record(operator, args, kwargs or _NO_KWARGS)
     function = _handlers[func] = decompose.resolve(func)
     return function(func, args, kwargs or _NO_KWARGS)
+
+
+@functools.cache
+def _is_view(func: torch._ops.OpOverload) -> bool:
+    """Whether the overload is a view operator or the `_copy` form of one."""
+    for target in (func, registry.overload(func.name().replace("_copy", "", 1))):
+        if target is not None:
+            aliases = [returned.alias_info for returned in target._schema.returns]
+            if any(alias is not None and not alias.is_write for alias in aliases):
+                return True
+    return False
 
 
 class Trace:
@@ -75,7 +94,6 @@ class Trace:
 
 class _Thread(threading.local):
     trace: Trace | None = None
-    backward_in_caller = False
 
 
 _thread = _Thread()
@@ -352,10 +370,10 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 
 def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`dispatch` for a process whose first backward came before xla's first use: autograd has no worker for the device
-    (an internal assertion fails), so every thread that works with xla runs its backward passes itself."""
-    if not _thread.backward_in_caller:
+    (an internal assertion fails), so every thread that works with xla runs its backward passes itself. One that starts
+    with `y.backward(g)` still meets the assertion: autograd asks for its worker before any operator is dispatched."""
+    if torch._C._is_multithreading_enabled():  # asked each time: the end of an inference mode brings the old state back
         torch._C._set_multithreading_enabled(False)
-        _thread.backward_in_caller = True
     return dispatch(cls, func, types, args, kwargs)
 
 
@@ -366,5 +384,6 @@ def install(backward_in_caller: bool) -> None:
         backward_in_caller: autograd has no worker threads for xla.
     """
     load_all()
+    decompose.register()
     chosen = _dispatch_after_cpu_backward if backward_in_caller else dispatch
     XLATensor.__torch_dispatch__ = classmethod(chosen)  # type: ignore[assignment, method-assign]

@@ -53,6 +53,10 @@ def register() -> None:
     views.register(_library)
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
+    # Inference mode skips autograd's keys. Functionalization would then hand on these operators whole.
+    _library.impl("native_batch_norm", native_batch_norm, "Functionalize")
+    for overload in (aten.batch_norm.default, aten._batch_norm_impl_index.default, aten.instance_norm.default):
+        _library.impl(overload, overload.decompose, "Functionalize")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
 
 

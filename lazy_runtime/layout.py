@@ -75,6 +75,6 @@ def elementwise(function: Any, *args: Any, **kwargs: Any) -> Any:
             return jnp.moveaxis(x.reshape((1,) * (rank - x.ndim) + x.shape), 1, -1)
         return x
 
-    if any(isinstance(x, jax.Array) and x.ndim > rank for x in operands):
+    if any(x.ndim != rank if isinstance(x, ChannelsLast) else x.ndim > rank for x in operands if hasattr(x, "ndim")):
         return function(*map(logical, args), **{name: logical(x) for name, x in kwargs.items()})
     return ChannelsLast(function(*map(align, args), **{name: align(x) for name, x in kwargs.items()}))

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from . import dispatch
+from .tensor import XLATensor, unwrap
+
 aten = torch.ops.aten
 
 
@@ -55,18 +58,32 @@ def set_storage(
     Raises:
         NotImplementedError: the storage does not come from a checkpoint.
     """
+    with torch.no_grad():
+        return tensor.set_(_upload(source, tensor.dtype).as_strided(size, stride, offset))  # type: ignore[call-overload]
+
+
+@dispatch.handler("aten::set.source_Storage", "aten::set.source_Storage_storage_offset")
+def _set(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
+    """The same in inference mode, which skips autograd's key. These tensors share no memory: within functionalization
+    a tensor cannot become a view of another."""
+    tensor, source, *place = args
+    offset, size, stride = place or (0, (), ())
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False):
+        return unwrap(_upload(source, tensor.dtype).as_strided(size, stride, offset))
+
+
+def _upload(source: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
     if not isinstance(source, XLAStorage):
         raise NotImplementedError(
             f"an xla tensor has no storage that can be exchanged, got one on {source.device}: "
             "use `tensor.data = other`, or `.to('xla')` on a CPU tensor over that storage"
         )
-    flat = source.uploads.get(tensor.dtype)
+    flat = source.uploads.get(dtype)
     if flat is None:
-        count = source.nbytes() // tensor.dtype.itemsize
-        host = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(source, 0, (count,), (1,))  # type: ignore[call-overload]
-        flat = source.uploads[tensor.dtype] = host.to(source.target)
-    with torch.no_grad():
-        return tensor.set_(flat.as_strided(size, stride, offset))  # type: ignore[call-overload]
+        count = source.nbytes() // dtype.itemsize
+        host = torch.empty(0, dtype=dtype, device="cpu").set_(source, 0, (count,), (1,))  # type: ignore[call-overload]
+        flat = source.uploads[dtype] = host.to(source.target)
+    return flat
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:

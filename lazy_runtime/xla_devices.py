@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import config, native
+from . import _autoload, config, native
 from .rng import RandomStream
 
 if TYPE_CHECKING:
@@ -65,17 +65,20 @@ class Device:
         return f"Device({self.torch_device}, {self.jax_device})"
 
 
-@functools.cache
-def _platform_devices() -> tuple[Device, ...]:
-    platform = os.environ.get("PJRT_DEVICE", "").lower() or None
-    if platform == "cuda":
-        platform = "gpu"
+def _jax_devices(platform: str | None) -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+    """Jax's devices of a platform. Every use of jax's clients begins here, so that they get `CPU_NUM_DEVICES`."""
     count = config.cpu_devices()
     if count is not None:
         # Only before jax has a CPU client; afterwards jax's own count stands (RuntimeError otherwise).
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
-    found = jax.local_devices(backend=platform)
+    return jax.local_devices(backend=platform)
+
+
+@functools.cache
+def _platform_devices() -> tuple[Device, ...]:
+    platform = os.environ.get("PJRT_DEVICE", "").lower() or None
+    found = _jax_devices("gpu" if platform == "cuda" else platform)
     return tuple(Device(torch.device("xla", i), jax_device) for i, jax_device in enumerate(found))
 
 
@@ -91,9 +94,9 @@ def host(torch_device: torch.device) -> Device:
 
         dispatch.install(backward_in_caller=False)
     if torch_device.type == "cpu":
-        return Device(torch_device, jax.local_devices(backend="cpu")[0])
+        return Device(torch_device, _jax_devices("cpu")[0])
     if torch_device.type == "cuda":
-        return Device(torch_device, jax.local_devices(backend="gpu")[torch_device.index or 0])
+        return Device(torch_device, _jax_devices("gpu")[torch_device.index or 0])
     raise RuntimeError(f"tensors on {torch_device} cannot be shared with XLA: move them to cpu or xla first")
 
 
@@ -106,6 +109,7 @@ def start() -> None:
 
     Raises:
         NativeError: the C++ part is missing or built for another torch.
+        RuntimeError: torch_xla is installed, which owns the device.
     """
     global _started
     if _started:
@@ -113,6 +117,9 @@ def start() -> None:
     with _start_lock:
         if _started:
             return
+        owner = _autoload.other_owner()
+        if owner is not None:
+            raise RuntimeError(owner)
         guard = native.guard()
         devices = _platform_devices()
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all

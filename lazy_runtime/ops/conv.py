@@ -16,6 +16,7 @@ import numpy as np
 from .. import aten_bridge
 from ..layout import ChannelsLast, logical, physical
 from .matmul import precision
+from .reduction import opmath
 from .registry import op
 
 
@@ -159,6 +160,8 @@ def _depthwise(x, weight, geometry: Geometry):
     convolution is up to fifty times slower on the CPU."""
     n = weight.ndim - 2
     stride, dilation = geometry.stride, geometry.dilation
+    dtype = x.dtype
+    x, weight = opmath(x), opmath(weight)
     x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
     extent = [x.shape[1 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
     total = None
@@ -166,7 +169,8 @@ def _depthwise(x, weight, geometry: Geometry):
         window = tuple(slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n))
         term = x[(slice(None), *window)] * weight[(slice(None), 0, *offset)]
         total = term if total is None else total + term
-    return total
+    assert total is not None
+    return total.astype(dtype)
 
 
 def _transposed(x, weight, geometry: Geometry):

@@ -59,8 +59,10 @@ def scatter(x, dim, index, source, *, reduce=None):
     if x.ndim == 0:
         x, index, source = x.reshape(1), index.reshape(1), jnp.asarray(source).reshape(-1)
         return scatter(x, 0, index, source, reduce=reduce).reshape(())
-    dim %= x.ndim
     source = jnp.asarray(source).astype(x.dtype)
+    if index.size == 0:  # of any rank, torch lets it pass
+        return x
+    dim %= x.ndim
     if source.ndim:
         source = source[tuple(slice(0, n) for n in index.shape)]
     place = _places(x, dim, index)

@@ -39,6 +39,8 @@ def vdot(x, y):
 
 
 def _added(x, y, beta, alpha):
+    if jnp.issubdtype(y.dtype, jnp.integer):  # torch casts the factors to the tensors' dtype first
+        beta, alpha = int(beta), int(alpha)
     # beta = 0 ignores x, even its nans (torch's documentation of addmm)
     scaled = y if alpha == 1 else (alpha * y).astype(y.dtype)
     if beta == 0:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import torch
 
+from .. import dtypes
 from ..layout import ChannelsLast, physical
 from .reduction import opmath
 from .registry import op
@@ -28,14 +30,31 @@ def _statistics(x):
     return mean, jnp.mean(jnp.square(x - mean), _over_channels(x))
 
 
-@op("aten::_native_batch_norm_legit_no_training", channels_last=True)
+# Torch's meta kernels differ from its CPU kernels: they give mean and deviation of the batch in evaluation too, and the
+# new running statistics in float32 whatever the old ones are.
+
+
+def _infer_no_training(*meta):
+    y, mean, invstd = torch.ops.aten._native_batch_norm_legit_no_training.default(*meta)
+    return y, mean.new_empty(0), invstd.new_empty(0)
+
+
+def _infer_functional(x, weight, bias, running_mean, running_var, training, *rest):
+    target = torch.ops.aten._native_batch_norm_legit_functional.default
+    y, mean, invstd, *_ = target(x, weight, bias, running_mean, running_var, training, *rest)
+    if not training:
+        mean, invstd = mean.new_empty(0), invstd.new_empty(0)
+    return y, mean, invstd, torch.empty_like(running_mean), torch.empty_like(running_var)
+
+
+@op("aten::_native_batch_norm_legit_no_training", channels_last=True, infer=_infer_no_training)
 def batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, *, out):
     invstd = jax.lax.rsqrt(opmath(running_var) + eps)
-    empty = jnp.zeros(out[1].shape, running_mean.dtype)
+    empty = jnp.zeros(out[1].shape, dtypes.to_numpy(out[1].dtype))
     return _affine(physical(x), opmath(running_mean), invstd, weight, bias), empty, empty
 
 
-@op("aten::_native_batch_norm_legit_functional", channels_last=True)
+@op("aten::_native_batch_norm_legit_functional", channels_last=True, infer=_infer_functional)
 def batch_norm_functional(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
     if not training:
         y, *saved = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)

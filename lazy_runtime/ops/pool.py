@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import aten_bridge
 from ..layout import ChannelsLast, logical, physical
+from .reduction import opmath
 from .registry import op
 
 
@@ -88,13 +89,17 @@ def _to_physical(x):
 
 @_batched
 def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
-    """Maximum and the flat index of it in its plane; nan wins, and the first of equals."""
+    """Maximum and the flat index of it in its plane."""
     windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding, dilation)
     padded = jnp.pad(x, [(0, 0), *windows.pads(), (0, 0)], constant_values=_lowest(x.dtype))
+    return _maximum((windows.part(padded, start), place) for start, place in windows.offsets())
+
+
+def _maximum(terms):
+    """The greatest of the arrays and the number that stands beside it; nan wins, and the first of equals. One term per
+    place in a window: XLA fuses them, and the position of the maximum comes for free."""
     best = index = None
-    # one term per place in the window: XLA fuses them, and the position of the maximum comes for free
-    for start, place in windows.offsets():
-        part = windows.part(padded, start)
+    for part, place in terms:
         place = jnp.broadcast_to(place, part.shape)
         if best is None or index is None:
             best, index = part, place
@@ -158,6 +163,8 @@ def max_pool3d_with_indices_backward(grad, x, kernel_size, stride, padding, dila
 @_batched
 def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, n: int):
     windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding)
+    dtype = x.dtype
+    x = opmath(x)
     total = jax.lax.reduce_window(
         x,
         np.zeros((), x.dtype),
@@ -168,7 +175,7 @@ def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, 
     )
     total = total[(slice(None), *(slice(0, size) for size in sizes))]
     if divisor is not None:
-        return total / divisor
+        return _divided(total, divisor).astype(dtype)
     counts = np.ones((), np.int64)
     for d in range(n):
         start = np.arange(sizes[d]) * windows.stride[d] - windows.padding[d]
@@ -176,7 +183,12 @@ def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, 
         if not count_include_pad:
             start, end = np.maximum(start, 0), np.minimum(end, windows.spatial[d])
         counts = counts[..., None] * (end - start)
-    return total / jnp.asarray(counts, x.dtype)[..., None]
+    return _divided(total, counts[..., None]).astype(dtype)
+
+
+def _divided(total, divisor):
+    """Integers are rounded towards zero, as in C++."""
+    return jax.lax.div(total, jnp.broadcast_to(jnp.asarray(divisor, total.dtype), total.shape))
 
 
 @op("aten::avg_pool2d", channels_last=True)
@@ -225,10 +237,57 @@ def _adaptive_avg_pool(x, sizes, *, n: int):
     if all(size % out == 0 for size, out in zip(spatial, sizes, strict=True)):
         split = [part for size, out in zip(spatial, sizes, strict=True) for part in (out, size // out)]
         return jnp.mean(x.reshape(x.shape[0], *split, x.shape[-1]), tuple(2 + 2 * d for d in range(n)))
+    dtype = x.dtype
+    x = opmath(x)
     for d in range(n):
         matrix = jnp.asarray(_averaging(spatial[d], sizes[d]), x.dtype)
         x = jnp.moveaxis(jnp.tensordot(x, matrix, ((1 + d,), (1,)), precision="highest"), -1, 1 + d)
-    return x
+    return x.astype(dtype)
+
+
+@_batched
+def _adaptive_max_pool(x, sizes, *, n: int):
+    spatial = x.shape[1:-1]
+    bins = [[(i * s // out, -(-(i + 1) * s // out)) for i in range(out)] for s, out in zip(spatial, sizes, strict=True)]
+
+    def terms():
+        for offset in itertools.product(*(range(max(end - start for start, end in bins[d])) for d in range(n))):
+            part, place = x, np.zeros((), np.int32)
+            for d in range(n):  # a shorter bin sees its last element again
+                at = np.array([min(start + offset[d], end - 1) for start, end in bins[d]], np.int32)
+                part = jnp.take(part, at, axis=1 + d)
+                place = place * spatial[d] + at.reshape((-1,) + (1,) * (n - 1 - d))
+            yield part, jnp.asarray(place)[..., None]
+
+    return _maximum(terms())
+
+
+@_batched
+def _adaptive_max_pool_backward(x, grad, indices, *, n: int):
+    batch, *spatial, channels = x.shape
+    planes = jnp.zeros((batch, math.prod(spatial), channels), grad.dtype)
+    place = (np.arange(batch)[:, None, None], indices.reshape(batch, -1, channels), np.arange(channels))
+    return planes.at[place].add(grad.reshape(batch, -1, channels)).reshape(x.shape)
+
+
+@op("aten::adaptive_max_pool2d", channels_last=True)
+def adaptive_max_pool2d(x, output_size, *, out):
+    return _adaptive_max_pool(x, out[0].shape[-2:], n=2)
+
+
+@op("aten::adaptive_max_pool3d", channels_last=True)
+def adaptive_max_pool3d(x, output_size, *, out):
+    return _adaptive_max_pool(x, out[0].shape[-3:], n=3)
+
+
+@op("aten::adaptive_max_pool2d_backward", channels_last=True)
+def adaptive_max_pool2d_backward(grad, x, indices):
+    return _adaptive_max_pool_backward(x, grad, indices, n=2)
+
+
+@op("aten::adaptive_max_pool3d_backward", channels_last=True)
+def adaptive_max_pool3d_backward(grad, x, indices):
+    return _adaptive_max_pool_backward(x, grad, indices, n=3)
 
 
 def _adaptive_avg_pool_backward(grad, x, n):
@@ -263,3 +322,11 @@ def upsample_nearest(x, output_size, *scales, out):
         at = np.minimum(np.floor(np.arange(target, dtype=np.float32) * np.float32(ratio)).astype(np.int64), size - 1)
         x = jnp.take(x, jnp.asarray(at), axis=d + 2)
     return x
+
+
+@op(*(f"aten::upsample_nearest{n}d_backward" for n in (1, 2, 3)))
+def upsample_nearest_backward(grad, output_size, input_size, *scales):
+    def forward(x):
+        return upsample_nearest(x, output_size, *scales, out=grad)
+
+    return jax.vjp(forward, jnp.zeros(input_size, grad.dtype))[1](grad)[0]

@@ -39,8 +39,8 @@ class Operator:
 
     Attributes:
         overload: the aten overload as torch's dispatcher delivers it.
-        infer: the overload that is run on meta tensors for shapes, strides, dtypes and torch's own error messages. For
-            a view's `_copy` form it is the view itself: its result must carry the strides of the alias.
+        infer: what is run on meta tensors for shapes, strides, dtypes and torch's own error messages: the overload, or
+            for a view's `_copy` form the view itself, because its result must carry the strides of the alias.
         dynamic_scalars: numbers among the arguments that may change from step to step (a learning rate) are inputs of
             the graph instead of constants.
         random: takes a random seed as one more input.
@@ -65,7 +65,7 @@ class Operator:
         name: str,
         overload: torch._ops.OpOverload,
         lowering: Lowering,
-        infer: torch._ops.OpOverload | None = None,
+        infer: Callable[..., Any] | None = None,
         dynamic_scalars: bool = False,
         random: bool = False,
         host_inputs: bool = False,
@@ -97,7 +97,7 @@ def lookup(target: torch._ops.OpOverload) -> Operator | None:
     return table.get(target)
 
 
-def _add(name: str, lowering: Lowering, infer: torch._ops.OpOverload | None = None, **flags: bool) -> None:
+def _add(name: str, lowering: Lowering, infer: Callable[..., Any] | None = None, **flags: bool) -> None:
     target = overload(name)
     if target is None:  # an operator of another torch version
         return
@@ -118,6 +118,7 @@ def op(
     random: bool = False,
     host_inputs: bool = False,
     channels_last: bool = False,
+    infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
 
@@ -127,6 +128,7 @@ def op(
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs: see `Operator`.
+        infer: run on meta tensors instead of the operator itself, where torch's meta kernel and its CPU kernel disagree.
         channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
     """
 
@@ -146,7 +148,7 @@ def op(
 
         flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs}
         for name in names:
-            _add(name, lowering, None, **flags)
+            _add(name, lowering, infer, **flags)
             if view and overload(_copy_form(name)) is not None:
                 _add(_copy_form(name), lowering, infer=overload(name), **flags)
         return function

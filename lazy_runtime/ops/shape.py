@@ -242,3 +242,17 @@ def constant_pad_nd(x, pad, value=0):
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     widths = [(0, 0)] * (x.ndim - len(pairs)) + list(reversed(pairs))
     return jax.lax.pad(x, jnp.asarray(value).astype(x.dtype), [(low, high, 0) for low, high in widths])
+
+
+@op(*(f"aten::replication_pad{n}d" for n in (1, 2, 3)))
+def replication_pad(x, padding):
+    for d, (low, high) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        dim = x.ndim - 1 - d
+        size = x.shape[dim]
+        x = jnp.take(x, np.clip(np.arange(-low, size + high), 0, size - 1), axis=dim)
+    return x
+
+
+@op(*(f"aten::replication_pad{n}d_backward" for n in (1, 2, 3)))
+def replication_pad_backward(grad, x, padding):
+    return jax.vjp(lambda x: replication_pad(x, padding), x)[1](grad)[0]

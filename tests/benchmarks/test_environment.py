@@ -27,6 +27,8 @@ def test_versions_and_machine():
     [
         ("/usr/lib/x.so: cannot open", "x.so: cannot open"),
         ("a/b and 3/4", "a/b and 3/4"),
+        ("PATHS=/opt/a:/opt/b", "PATHS=a:b"),
+        ("see https://example.org/a/b", "see https://example.org/a/b"),
         ("in ~/code/model.py:12", "in model.py:12"),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 import lazy_runtime
 from lazy_runtime import metrics
+from lazy_runtime.ops import registry
 from lazy_runtime.tensor import unwrap
 
 
@@ -150,3 +152,42 @@ def test_threads_share_the_pending_graph():
         thread.join()
     assert not errors
     assert results == {number: [1 + 20 * number] * 4 for number in range(4)}
+
+
+def test_an_operator_that_cannot_be_lowered_leaves_the_rest_readable():
+    def fails(x):
+        raise ValueError("this lowering always fails")
+
+    library = torch.library.Library("lazy_runtime_test", "DEF")
+    library.define("fails(Tensor x) -> Tensor")
+    library.impl("fails", torch.empty_like, "Meta")
+    overload = torch.ops.lazy_runtime_test.fails.default
+    registry.op("lazy_runtime_test::fails")(fails)
+    try:
+        x = torch.ones(3, device="xla")
+        before = x + 1
+        lost = torch.ops.lazy_runtime_test.fails(x)
+        depends = lost * 2
+        after = before * 3
+        with pytest.raises(Exception, match="this lowering always fails"):
+            lazy_runtime.sync()
+        assert before.tolist() == [2, 2, 2]
+        assert after.tolist() == [6, 6, 6]
+        for tensor in (lost, depends):
+            with pytest.raises(RuntimeError, match="the program that was to compute it failed"):
+                tensor.tolist()
+    finally:
+        del registry.table[overload]
+        library._destroy()
+
+
+def test_sync_waits_for_work_that_was_started_earlier():
+    x = torch.rand(900, 900, device="xla")
+    y = x
+    for _ in range(10):
+        y = (y @ x).tanh()
+    lazy_runtime.sync()
+    result = array(y)
+    assert not result.is_ready()  # started, and at work
+    lazy_runtime.sync(wait=True)  # nothing is pending
+    assert result.is_ready()

@@ -61,6 +61,18 @@ def test_tensors_that_shared_storage_share_it_again():
     assert loaded["some"].storage_offset() == 2
 
 
+def test_load_in_inference_mode():
+    x = torch.arange(6.0)
+    file = io.BytesIO()
+    torch.save([x.view(2, 3).t(), x[2:4]], file)
+    file.seek(0)
+    with torch.inference_mode():
+        transposed, part = torch.load(file, map_location="xla")
+        assert transposed.device.type == "xla"
+        assert torch.equal(transposed.cpu(), x.view(2, 3).t())
+        assert torch.equal(part.cpu(), x[2:4])
+
+
 def test_loading_to_a_device_that_is_not_there():
     with pytest.raises(RuntimeError, match="xla:9 does not exist"):
         torch.load(save(torch.ones(2)), map_location="xla:9")

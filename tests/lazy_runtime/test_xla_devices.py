@@ -104,3 +104,38 @@ def test_two_devices(fresh_process):
         CPU_NUM_DEVICES="2",
         JAX_PLATFORMS="cpu",
     )
+
+
+def test_the_number_of_devices_holds_for_a_program_that_begins_on_plain_tensors(fresh_process):
+    fresh_process(
+        """
+        import torch
+        import lazy_runtime
+
+        compiled = torch.compile(lambda x: x * 2, backend="openxla")
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+        assert lazy_runtime.device_count() == 2
+        """,
+        CPU_NUM_DEVICES="2",
+        JAX_PLATFORMS="cpu",
+    )
+
+
+def test_an_installed_torch_xla_owns_the_device(fresh_process, tmp_path):
+    (tmp_path / "torch_xla").mkdir()
+    (tmp_path / "torch_xla" / "__init__.py").write_text("raise ImportError('not to be imported')\n")
+    fresh_process(
+        """
+        import torch
+        import lazy_runtime
+
+        for _ in range(2):
+            try:
+                lazy_runtime.devices()
+            except RuntimeError as error:
+                assert "pip uninstall torch_xla" in str(error), error
+            else:
+                raise AssertionError("took over from torch_xla")
+        """,
+        PYTHONPATH=str(tmp_path),
+    )

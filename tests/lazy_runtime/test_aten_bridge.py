@@ -1,0 +1,182 @@
+"""Torch's kernels inside of XLA programs: every kind of argument, errors, and the modes of the calling thread."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lazy_runtime import aten_bridge, dtypes
+from lazy_runtime.layout import ChannelsLast
+
+CPU = jax.devices("cpu")[0]
+X = torch.linspace(-2, 3, 2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+
+pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+
+
+def to_jax(x):
+    with dtypes.x64():
+        return jax.device_put(
+            x.numpy() if x.dtype != torch.bfloat16 else jnp.asarray(x.float().numpy(), "bfloat16"), CPU
+        )
+
+
+def to_torch(x):
+    return torch.from_numpy(np.asarray(x, dtype=np.float32 if x.dtype == jnp.bfloat16 else None).copy())
+
+
+def program(name, arguments, results, *tensors):
+    """A compiled program of one call. `arguments` and `results` are functions of the traced arrays."""
+
+    def function(*arrays):
+        made = aten_bridge.call(name, arguments(*arrays), results(*arrays))
+        return [x.physical if isinstance(x, ChannelsLast) else x for x in made if x is not None]
+
+    with dtypes.x64():
+        arrays = [to_jax(x) for x in tensors]
+        return jax.jit(function).lower(*arrays).compile(), arrays
+
+
+def call(name, arguments, results, *tensors):
+    compiled, arrays = program(name, arguments, results, *tensors)
+    return [to_torch(x) for x in compiled(*arrays)]
+
+
+def like(*sizes, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("aten::add.Tensor", lambda x: [x, x, 3], lambda x: x + 3 * x),
+        ("aten::add.Tensor", lambda x: [x, x, -0.1], lambda x: x - 0.1 * x),
+        ("aten::clamp", lambda x: [x, None, 0.3], lambda x: x.clamp(max=0.3)),
+        ("aten::clamp", lambda x: [x, float("-inf"), 1e-300], lambda x: x.clamp(max=0.0)),
+        ("aten::gelu", lambda x: [x, "tanh"], lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+        ("aten::gelu", lambda x: [x, "none"], torch.nn.functional.gelu),
+        ("aten::sum.dim_IntList", lambda x: [x, [1, -1], True, None], lambda x: x.sum((1, -1), keepdim=True)),
+        ("aten::sum.dim_IntList", lambda x: [x, (1,), False, None], lambda x: x.sum(1)),
+        ("aten::flip", lambda x: [x, []], lambda x: x),
+        ("aten::cumsum", lambda x: [x, 2, None], lambda x: x.cumsum(2)),
+        ("aten::where.self", lambda x: [x > 0, x, x * 2], lambda x: torch.where(x > 0, x, 2 * x)),
+        ("aten::full_like", lambda x: [x, float("nan"), *[None] * 5], lambda x: torch.full_like(x, torch.nan)),
+    ],
+)
+def test_arguments(name, arguments, expected):
+    wanted = expected(X)
+    (result,) = call(name, arguments, lambda x: [like(*wanted.shape)], X)
+    torch.testing.assert_close(result, wanted, equal_nan=True)
+
+
+def test_lists_of_bools_images_and_undefined_results():
+    weight = torch.linspace(-1, 1, 4 * 3 * 2 * 2).reshape(4, 3, 2, 2)
+    grad = torch.linspace(0, 1, 2 * 4 * 3 * 4).reshape(2, 4, 3, 4)
+    geometry = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+
+    def images(grad, x, weight):
+        return [ChannelsLast(jnp.moveaxis(grad, 1, -1)), ChannelsLast(jnp.moveaxis(x, 1, -1)), weight]
+
+    for mask in ([True, False, True], [False, True, False]):
+        wanted = torch.ops.aten.convolution_backward(grad, X, weight, [4], *geometry, mask)
+
+        def arguments(*arrays, mask=mask):
+            return [*images(*arrays), [4], *geometry, mask]
+
+        def results(*arrays, mask=mask):
+            kinds = [images(*arrays)[1], arrays[2], like(4)]
+            return [kind if flag else None for kind, flag in zip(kinds, mask, strict=True)]
+
+        made = call("aten::convolution_backward", arguments, results, grad, X, weight)
+        if mask[0]:
+            made[0] = made[0].movedim(-1, 1)
+        # torch may compute what the mask does not ask for
+        asked = [x for x, flag in zip(wanted, mask, strict=True) if flag]
+        for result, expected in zip(made, asked, strict=True):
+            # the same kernel on the same memory, but threads may split the sum in another way
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_several_results_of_several_dtypes():
+    def image(x):
+        return ChannelsLast(jnp.moveaxis(x, 1, -1))
+
+    values, places = call(
+        "aten::max_pool2d_with_indices",
+        lambda x: [image(x), [2, 2], [2, 2], [0, 0], [1, 1], False],
+        lambda x: [ChannelsLast(like(2, 2, 2, 3)), like(2, 3, 2, 2, dtype=jnp.int64)],
+        X,
+    )
+    expected = torch.nn.functional.max_pool2d(X, 2, return_indices=True)
+    assert torch.equal(values.movedim(-1, 1), expected[0])
+    assert torch.equal(places, expected[1])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16]
+    + [torch.float32, torch.float64, torch.complex64, torch.complex128],
+    ids=str,
+)
+def test_dtypes(dtype):
+    x = torch.arange(6).reshape(2, 3).to(dtype)
+    (result,) = call("aten::clone", lambda x: [x, None], lambda x: [x], x)
+    assert torch.equal(result.to(dtype), x)
+    if dtype != torch.bfloat16:  # numpy has none
+        assert result.dtype == dtype
+
+
+@pytest.mark.parametrize("argument", [object(), "a|b", 1j, [1.5], {"a": 1}, torch.float32], ids=repr)
+def test_arguments_that_it_cannot_pass(argument):
+    with pytest.raises(TypeError, match="the ATen bridge takes no argument of type"):
+        call("aten::clone", lambda x: [x, argument], lambda x: [x], X)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("aten::mm", lambda x: [x[0, 0], x[0, 0]], r"aten::mm.*shapes cannot be multiplied"),
+        ("aten::cumsum", lambda x: [x, 9, None], r"aten::cumsum.*Dimension out of range"),
+        ("aten::no_such_operator", lambda x: [x], r"aten::no_such_operator"),
+        ("aten::add.Tensor", lambda x: [x], r"aten::add.Tensor"),
+        ("aten::clone", lambda x: [x[0], None], r"aten::clone"),  # a result of another size than asked for
+    ],
+)
+def test_an_error_inside_of_the_program_is_raised_with_the_operators_name(name, arguments, message):
+    compiled, arrays = program(name, arguments, lambda x: [like(7, 7)], X)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        np.asarray(compiled(*arrays)[0])
+    # the next program is none the worse for it
+    (result,) = call("aten::neg", lambda x: [x], lambda x: [x], X)
+    assert torch.equal(result, -X)
+
+
+def test_the_modes_of_the_calling_thread_do_not_reach_the_kernel():
+    """A small program runs in the thread that calls it."""
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    compiled, arrays = program("aten::mm", lambda x, y: [x, y], lambda x, y: [x], x, y)
+    (expected,) = compiled(*arrays)
+    torch.testing.assert_close(to_torch(expected), x @ y, rtol=1e-5, atol=1e-5)  # sums in another order
+    modes = [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        FakeTensorMode,
+        torch.inference_mode,
+        lambda: torch.device("meta"),
+    ]
+    for mode in modes:
+        with mode():
+            (result,) = compiled(*arrays)
+            result = np.asarray(result)
+        assert np.array_equal(result, np.asarray(expected))
+
+
+def test_without_the_library_it_is_not_available(monkeypatch):
+    def missing():
+        raise aten_bridge.native.NativeError("no compiler")
+
+    monkeypatch.setattr(aten_bridge.native, "bridge", missing)
+    assert aten_bridge.available.__wrapped__() is False

@@ -1,0 +1,108 @@
+"""Channels-last values: what they look like, and elementwise functions of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lazy_runtime import layout
+from lazy_runtime.layout import ChannelsLast
+
+
+def array(*sizes):
+    return jnp.asarray(np.random.default_rng(0).standard_normal(sizes).astype(np.float32))
+
+
+def last(x):
+    return ChannelsLast(jnp.moveaxis(x, 1, -1))
+
+
+def same(x, y):
+    np.testing.assert_array_equal(np.asarray(layout.logical(x)), np.asarray(y))
+
+
+SIZES = [(2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6)]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_it_looks_like_the_array_in_torchs_order(sizes):
+    x = array(*sizes)
+    image = last(x)
+    assert (image.shape, image.dtype, image.ndim, image.size) == (x.shape, x.dtype, x.ndim, x.size)
+    assert image.physical.shape == (sizes[0], *sizes[2:], sizes[1])
+    same(image, x)
+    assert layout.physical(image) is image.physical
+    same(ChannelsLast(layout.physical(x)), x)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_axis(sizes):
+    image = last(array(*sizes))
+    for dim in range(-len(sizes), len(sizes)):
+        assert image.physical.shape[layout.axis(dim, len(sizes))] == sizes[dim]
+
+
+def test_logical_of_lists_and_of_what_is_no_array():
+    x = array(2, 3, 4)
+    converted = layout.logical([last(x), x, None, 3])
+    same(converted[0], x)
+    assert converted[1] is x
+    assert converted[2:] == [None, 3]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_elementwise_of_one(sizes):
+    x = array(*sizes)
+    result = layout.elementwise(lambda x: jnp.sin(x) * 2, last(x))
+    assert isinstance(result, ChannelsLast)
+    same(result, jnp.sin(x) * 2)
+
+
+OTHERS = [(), (5,), (1,), (4, 5), (4, 1), (3, 1, 1), (3, 4, 5), (1, 4, 1), (2, 3, 4, 5), (1, 3, 1, 1), (2, 1, 1, 5)]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+def test_elementwise_with_operands_of_smaller_and_equal_rank(other):
+    x, y = array(2, 3, 4, 5), array(*other)
+    for result in (
+        layout.elementwise(jnp.subtract, last(x), y),
+        -layout.elementwise(jnp.subtract, y, last(x)).physical,
+    ):
+        result = result if isinstance(result, ChannelsLast) else ChannelsLast(result)
+        same(result, x - y)
+
+
+@pytest.mark.parametrize("other", [(1, 1, 1, 1, 1), (6, 2, 3, 4, 5), (2, 1, 3, 1, 1)], ids=str)
+def test_elementwise_with_an_operand_of_larger_rank(other):
+    x, y = array(2, 3, 4, 5), array(*other)
+    same(layout.elementwise(jnp.subtract, last(x), y), x - y)
+    same(layout.elementwise(jnp.subtract, y, last(x)), y - x)
+
+
+@pytest.mark.parametrize("other", [(2, 3, 4, 5), (1, 3, 1, 1), (2, 1, 4, 5), (3, 4, 5), (1, 4, 1), (6, 2, 3, 4, 5)])
+def test_elementwise_of_two_channels_last_operands(other):
+    x, y = array(2, 3, 4, 5), array(*other)
+    same(layout.elementwise(jnp.subtract, last(x), last(y)), x - y)
+    same(layout.elementwise(jnp.subtract, last(y), last(x)), y - x)
+
+
+def test_elementwise_with_numbers_and_keywords():
+    x, low, high = array(2, 3, 4, 5), array(3, 1, 1), array(2, 3, 4, 5)
+
+    def function(x, number, nothing, *, low, high):
+        assert nothing is None
+        return jnp.clip(x, low, high) * number
+
+    expected = function(x, 2.5, None, low=low, high=high)
+    for first, lower, upper in itertools.product((x, last(x)), (low,), (high, last(high))):
+        same(layout.elementwise(function, first, 2.5, None, low=lower, high=upper), expected)
+
+
+def test_elementwise_without_channels_last_is_the_function_itself():
+    x = array(2, 3, 4)
+    result = layout.elementwise(jnp.add, x, 1)
+    assert not isinstance(result, ChannelsLast)
+    same(result, x + 1)

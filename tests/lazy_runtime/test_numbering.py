@@ -1,0 +1,138 @@
+"""From nodes to a graph: dead code, leaves, equal programs, donation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from graphs import buffers, number, record
+
+from lazy_runtime import numbering
+from lazy_runtime.tensor import from_array
+
+
+def names(graph):
+    return [call.name for call in graph.calls]
+
+
+def test_dead_code_is_dropped():
+    def function(x):
+        x.exp().sin()  # nobody keeps it
+        return x.cos() + 1
+
+    (x,) = buffers(torch.ones(3))
+    numbered, _kept = number(function, x)
+    assert names(numbered.graph) == ["aten::cos", "aten::add.Tensor"]
+    assert numbered.graph.operands == (-1, 0)
+    assert numbered.graph.outputs == (1,)
+    assert len(numbered.nodes) == 2
+
+
+def test_nothing_is_left_of_a_program_that_nobody_reads():
+    (x,) = buffers(torch.ones(3))
+    numbered, kept = number(lambda x: [x.exp().sin()][:0], x)
+    assert kept == []
+    assert (numbered.graph.calls, numbered.graph.leaves, numbered.live, numbered.nodes) == ((), (), [], [])
+
+
+def test_outputs_are_what_is_kept_in_the_order_of_recording():
+    (x,) = buffers(torch.ones(2, 3))
+    numbered, (total, places, doubled) = number(lambda x: (*x.max(1), x * 2), x)
+    assert names(numbered.graph) == ["aten::max.dim", "aten::mul.Tensor"]
+    assert numbered.graph.outputs == (0, 1, 2)
+    assert numbered.live == [total.handle, places.handle, doubled.handle]
+    numbered, _places = number(lambda x: x.max(1)[1], x)
+    assert numbered.graph.outputs == (1,)
+
+
+def test_a_leaf_is_one_however_often_it_is_used():
+    x, y = buffers(torch.ones(3), torch.ones(3))
+    numbered, _kept = number(lambda x, y: x * x + y * x, x, y)
+    assert numbered.graph.operands == (-1, -1, -2, -1, 0, 1)
+    assert numbered.leaves == [x.handle.value, y.handle.value]
+
+
+def test_two_leaves_with_one_buffer_stay_two():
+    (x,) = buffers(torch.ones(3))
+    twin = from_array(x.handle.value.array, x.spec)
+    numbered, _kept = number(lambda x, y: x + y, x, twin)
+    assert numbered.graph.operands == (-1, -2)
+    assert len(numbered.graph.leaves) == 2
+
+
+def test_equal_programs_give_equal_graphs():
+    def function(x, y):
+        return torch.relu(x @ y) * 2
+
+    x, y = buffers(torch.ones(2, 3), torch.ones(3, 4))
+    u, v = buffers(torch.zeros(2, 3), torch.zeros(3, 4))
+    (first, _a), (second, _b) = number(function, x, y), number(function, u, v)
+    assert first.graph == second.graph
+    assert hash(first.graph) == hash(second.graph)
+    others = [
+        number(lambda x, y: torch.relu(x @ y) * 3, x, y),
+        number(lambda x, y: torch.relu(x @ y) * 2.0, x, y),
+        number(lambda x, y: torch.sin(x @ y) * 2, x, y),
+        number(function, x, *buffers(torch.ones(3, 5))),
+        number(function, *buffers(torch.ones(2, 3, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64))),
+    ]
+    assert len({first.graph, *(other.graph for other, _kept in others)}) == 6
+
+
+def test_a_graph_in_words():
+    x, y = buffers(torch.ones(2, 3), torch.ones(3, 4))
+    numbered, _kept = number(lambda x, y: torch.relu(x @ y), x, y)
+    assert str(numbered.graph).splitlines() == [
+        "%-1: float32[2,3] on xla:0",
+        "%-2: float32[3,4] on xla:0",
+        "%0 = aten::mm(%-1, %-2) : float32[2,4] on xla:0",
+        "%1 = aten::relu(%0) : float32[2,4] on xla:0",
+        "return %1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "dead", "expected"),
+    [
+        (lambda x, y: x + y, (), ()),
+        (lambda x, y: x + y, (0,), (0,)),
+        (lambda x, y: x + y, (1,), (1,)),
+        (lambda x, y: x + y, (0, 1), (0,)),  # one output takes one buffer
+        (lambda x, y: (x + y, x - y), (0, 1), (0, 1)),
+        (lambda x, y: (x + y).sum(), (0, 1), ()),  # no output of their size
+        (lambda x, y: x > y, (0, 1), ()),  # nor of their dtype
+    ],
+)
+def test_buffers_that_nobody_holds_are_donated_to_outputs_of_their_kind(function, dead, expected):
+    pair = buffers(torch.ones(3), torch.ones(3))
+    holders = [x for i, x in enumerate(pair) if i not in dead]
+    device = pair[0].spec.device
+    nodes, kept = record(function, *pair)
+    del pair
+    assert numbering.number(device, nodes, donate=True).graph.donated == expected
+    assert numbering.number(device, nodes, donate=False).graph.donated == ()
+    del holders, kept
+
+
+@pytest.mark.parametrize("attribute", ["pinned", "channels_last"])
+def test_buffers_that_must_stay_as_they_are_are_not_donated(attribute):
+    (x,) = buffers(torch.ones(3, 3))
+    setattr(x.handle.value, attribute, True)
+    device = x.spec.device
+    nodes, _kept = record(lambda x: x + 1, x)
+    del x
+    assert numbering.number(device, nodes, donate=True).graph.donated == ()
+
+
+def test_channels_last_buffers_are_named():
+    x, y = buffers(torch.ones(3, 3), torch.ones(3, 3))
+    y.handle.value.channels_last = True
+    numbered, _kept = number(lambda x, y: x + y, x, y)
+    assert numbered.graph.channels_last == (1,)
+
+
+def test_a_value_whose_program_failed():
+    (x,) = buffers(torch.ones(3))
+    device = x.spec.device
+    nodes, _kept = record(lambda x: x.exp() + 1, x)
+    with pytest.raises(RuntimeError, match=r"an input of aten::add.Tensor has no value: the program that was to"):
+        numbering.number(device, nodes[1:], donate=False)
