@@ -28,11 +28,11 @@ def register() -> None:
         return
     _library = torch.library.Library("prims", "IMPL")
     for name in prims.__all__:
-        prim: Any = getattr(prims, name, None)
+        prim = getattr(prims, name, None)
         if isinstance(prim, torch._ops.OpOverload) and any(
             returned.alias_info is not None for returned in prim._schema.returns
         ):
-            _library.impl(prim, prim.impl_aten, "Functionalize")
+            _library.impl(prim, getattr(prim, "impl_aten"), "Functionalize")  # noqa: B009  torch adds the attribute
 
 
 class _Thread(threading.local):

@@ -128,7 +128,7 @@ def op(
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs: see `Operator`.
-        infer: run on meta tensors instead of the operator itself, where torch's meta kernel and its CPU kernel disagree.
+        infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
         channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
     """
 

@@ -118,8 +118,20 @@ def test_several_results_of_several_dtypes():
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16]
-    + [torch.float32, torch.float64, torch.complex64, torch.complex128],
+    [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    ],  # fmt: skip
     ids=str,
 )
 def test_dtypes(dtype):

@@ -38,9 +38,7 @@ def test_64_bits_stay_64_bits(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.qint8, torch.uint4], ids=str)
 def test_dtypes_that_xla_lacks(dtype):
-    with pytest.raises(
-        TypeError, match=rf"{dtype} has no counterpart in XLA: convert the tensor to one of bool, uint8"
-    ):
+    with pytest.raises(TypeError, match=rf"{dtype} has no counterpart in XLA: convert the tensor to one of bool"):
         dtypes.to_numpy(dtype)
     with pytest.raises(TypeError, match="has no counterpart"):
         dtypes.check_supported(dtype, "cpu")
