@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def device(index: int | None = None) -> torch.device:
@@ -69,7 +67,10 @@ def manual_seed(seed: int, device: torch.device | str | int | None = None) -> No
 
 
 def compile(
-    f: F | None = None, full_graph: bool = False, name: str | None = None, max_different_graphs: int | None = None
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
 ) -> Any:
     """Makes each call of `f` one XLA program, also in eager mode: traced lazily, executed at the end of the call.
 
