@@ -131,7 +131,7 @@ def test_several_results_of_several_dtypes():
         torch.float64,
         torch.complex64,
         torch.complex128,
-    ],  # fmt: skip
+    ],
     ids=str,
 )
 def test_dtypes(dtype):
