@@ -26,7 +26,7 @@ class BuildNative(build_py):
         self.announce((result.stdout + result.stderr).strip(), level=3)
         if result.returncode != 0:
             sys.stderr.write(
-                "warning: the C++ part was not built; run `python -m lazy_runtime.native.build` "
+                "warning: the C++ part was not built; run `python -m lazy_runtime.native` "
                 f"once torch and a compiler are there\n{result.stderr}"
             )
 

@@ -29,6 +29,7 @@ def load() -> None:
     import torch
 
     try:
+        claim_backend_name()
         from . import device_module, native
 
         _library = torch.library.Library("aten", "IMPL")
@@ -41,7 +42,6 @@ def load() -> None:
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
         torch.serialization.register_package(11, _location_tag, _restore)
-        claim_backend_name()
     except Exception as error:  # a torch that we do not know: say so later, not here
         sys.stderr.write(f"lazy_runtime could not set up the xla device: {type(error).__name__}: {error}\n")
 

@@ -18,14 +18,17 @@ class Executable:
 
     Attributes:
         physical: for each result, whether it is channels last (`layout.py`).
+        smallest: number of the result with the fewest elements.
     """
 
-    __slots__ = ("compiled", "floats", "graph", "ints", "physical")
+    __slots__ = ("compiled", "floats", "graph", "ints", "physical", "smallest")
 
     def __init__(self, graph: Graph, compiled: jax.stages.Compiled, physical: frozenset[int]):
         self.graph = graph
         self.physical = tuple(number in physical for number in range(len(graph.outputs)))
         self.compiled = compiled
+        sizes = [spec.numel for spec in graph.output_specs()]
+        self.smallest = min(range(len(sizes)), key=sizes.__getitem__, default=0)
         self.floats = graph.floats
         self.ints = graph.ints
 

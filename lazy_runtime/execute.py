@@ -80,7 +80,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     ints = [number for node in nodes for number in node.ints]
     executable = compiler.executable(graph, keep_layout=None)
     results = executable([value.array for value in leaves], floats, ints)  # type: ignore[misc]
-    device.started(results)
+    device.started(results[executable.smallest])
     metrics.count("ExecuteComputation")
     for handle, array, channels_last in zip(live, results, executable.physical, strict=True):
         value = handle.value

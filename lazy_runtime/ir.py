@@ -146,6 +146,12 @@ class Graph(NamedTuple):
     def ints(self) -> int:
         return sum(call.ints for call in self.calls)
 
+    def output_specs(self) -> list[TensorSpec]:
+        """The specs of the outputs, in order."""
+        slots = [spec for call in self.calls for spec in call.outputs]
+        specs = [slots[slot] if slot >= 0 else self.leaves[-1 - slot] for slot in self.outputs]
+        return [spec for spec in specs if spec is not None]
+
     def __str__(self) -> str:
         """One line per call, for people."""
         lines = [f"%{-1 - n}: {spec}" for n, spec in enumerate(self.leaves)]

@@ -9,9 +9,7 @@ import contextlib
 import functools
 import os
 import threading
-import weakref
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -46,19 +44,20 @@ class Device:
         self.pending: list[Node] = []
         self.lock = threading.RLock()
         self.random = RandomStream()
-        # a result that died was donated to a later execution or asked for by nobody
-        self._running: deque[weakref.ref[jax.Array]] = deque(maxlen=1024)
+        self._running: deque[jax.Array] = deque()
 
-    def started(self, results: Sequence[jax.Array]) -> None:
-        """Notes an execution, so that `wait` can wait for it."""
-        if results:
-            self._running.append(weakref.ref(results[-1]))
+    def started(self, result: jax.Array) -> None:
+        """Notes an execution by one of its results, so that `wait` can wait for it; those that are done are let go."""
+        running = self._running
+        while running and (running[0].is_deleted() or running[0].is_ready()):  # type: ignore[attr-defined]
+            running.popleft()
+        running.append(result)
 
     def wait(self) -> None:
         """Blocks until everything that was started on the device has been executed."""
         while self._running:
-            array = self._running.popleft()()
-            if array is not None and not array.is_deleted():
+            array = self._running.popleft()
+            if not array.is_deleted():  # donated to a later execution, which stands behind it
                 array.block_until_ready()
 
     def __repr__(self) -> str:

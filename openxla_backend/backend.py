@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
@@ -75,6 +76,8 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     compiled = aot_autograd(
         fw_compiler=_compile_forward,
         bw_compiler=_compile_backward,
+        # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
+        partition_fn=min_cut_rematerialization_partition,
         inference_compiler=_compile_forward,
         decompositions={},
         keep_inference_input_mutations=True,

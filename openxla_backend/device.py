@@ -46,7 +46,8 @@ class DeviceRun:
             arrays = [arrays[position] for position in self._order]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
         results = self._executable(arrays, (), seeds)
-        self._device.started(results)
+        if results:
+            self._device.started(results[self._executable.smallest])
         metrics.count("ExecuteComputation")
         made: dict[int, torch.Tensor] = {}
         # all values first, then the writes: what is written to one argument may be what another one held

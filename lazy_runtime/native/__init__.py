@@ -23,13 +23,13 @@ def _library(stem: str, version: str) -> ctypes.CDLL:
         found = f"was built for another version ({', '.join(others)})" if others else "is not built"
         raise NativeError(
             f"the C++ part of lazy_runtime {found} and this is version {version}: "
-            "run `python -m lazy_runtime.native.build` (it needs a C++ compiler) and start again"
+            "run `python -m lazy_runtime.native` (it needs a C++ compiler) and start again"
         )
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(
-            f"{path.name} does not load ({error}): run `python -m lazy_runtime.native.build` and start again"
+            f"{path.name} does not load ({error}): run `python -m lazy_runtime.native` and start again"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Builds the package's C++ for the torch (and jaxlib) of this interpreter: `python -m lazy_runtime.native.build`.
+"""Builds the package's C++ for the torch (and jaxlib) of this interpreter: `python -m lazy_runtime.native`.
 
 setup.py runs this file as a script in isolated mode (`python -I`), because pip builds packages in an environment that
 hides the torch they will run with. Torch itself is not imported: that would take seconds, and needs numpy.

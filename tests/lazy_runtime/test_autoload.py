@@ -75,4 +75,4 @@ def test_without_the_native_part_import_torch_works_and_xla_says_what_to_do(fres
     assert len(lines) == 3
     for line in lines:
         assert line.startswith("NativeError the C++ part of lazy_runtime was built for another version (guard-")
-        assert "this is version 9.9.9: run `python -m lazy_runtime.native.build` (it needs a C++ compiler) and" in line
+        assert "this is version 9.9.9: run `python -m lazy_runtime.native` (it needs a C++ compiler) and" in line

@@ -1,0 +1,5 @@
+"""`python -m lazy_runtime.native` builds the C++ part for the torch of this interpreter."""
+
+from .build import main
+
+raise SystemExit(main())
