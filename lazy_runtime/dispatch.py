@@ -248,7 +248,7 @@ def _new_call(
     args, kwargs = _positional(operator.overload, args, kwargs)
     template_args = [template_of(arg) for arg in args]
     template_kwargs = {name: template_of(arg) for name, arg in kwargs.items()}
-    device = _common_device(operator, specs) if specs else _device_argument(kwargs, trace)
+    device = _common_device(specs) if specs else _device_argument(kwargs, trace)
     outputs, container = infer(operator, device, args, kwargs)
     ints = len(scan.ints) + operator.random
 
@@ -332,7 +332,7 @@ def _run_on(
         return overload(*map(convert, args), **options)
 
 
-def _common_device(operator: Operator, specs: Sequence[TensorSpec]) -> Device:
+def _common_device(specs: Sequence[TensorSpec]) -> Device:
     first = specs[0].device
     for spec in specs:
         if spec.device is not first:

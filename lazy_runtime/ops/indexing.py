@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from .registry import op
 
 
-def _index_tuple(x, indices):
+def _index_tuple(indices):
     return tuple(slice(None) if part is None else part for part in indices)
 
 
@@ -15,14 +15,14 @@ def _index_tuple(x, indices):
 def index(x, indices):
     if any(part is not None and part.dtype in (jnp.bool_, jnp.uint8) for part in indices):
         raise NotImplementedError("a boolean index has a result whose size depends on data")
-    return x[_index_tuple(x, indices)]
+    return x[_index_tuple(indices)]
 
 
 @op("aten::index_put", "aten::_unsafe_index_put", host_inputs=True)
 def index_put(x, indices, values, accumulate=False):
     if any(part is not None and part.dtype in (jnp.bool_, jnp.uint8) for part in indices):
         return _masked_put(x, indices, values, accumulate)
-    place = x.at[_index_tuple(x, indices)]
+    place = x.at[_index_tuple(indices)]
     return place.add(values) if accumulate else place.set(values)
 
 

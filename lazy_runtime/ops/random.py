@@ -101,21 +101,25 @@ def randn(*args, out, seed, **options):
     return jax.random.normal(key(seed), out.shape, _float(out.dtype)).astype(dtypes.to_numpy(out.dtype))
 
 
+def _integers(low, high, out, seed):
+    return random(jnp.zeros(out.shape, dtypes.to_numpy(out.dtype)), low, high, seed=seed)
+
+
 @op("aten::randint", random=True)
 def randint(high, size, *, out, seed, **options):
-    return random(jnp.zeros(out.shape, dtypes.to_numpy(out.dtype)), 0, high, seed=seed)
+    return _integers(0, high, out, seed)
 
 
 @op("aten::randint.low", random=True)
 def randint_low(low, high, size, *, out, seed, **options):
-    return random(jnp.zeros(out.shape, dtypes.to_numpy(out.dtype)), low, high, seed=seed)
+    return _integers(low, high, out, seed)
 
 
 @op("aten::randint_like", random=True)
 def randint_like(x, high, *, out, seed, **options):
-    return random(jnp.zeros(out.shape, dtypes.to_numpy(out.dtype)), 0, high, seed=seed)
+    return _integers(0, high, out, seed)
 
 
 @op("aten::randint_like.low_dtype", random=True)
 def randint_like_low(x, low, high, *, out, seed, **options):
-    return random(jnp.zeros(out.shape, dtypes.to_numpy(out.dtype)), low, high, seed=seed)
+    return _integers(low, high, out, seed)
