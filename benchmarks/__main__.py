@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from . import environment, hosttime
 
         print(report.machine(environment.collect()))
-        print(f"\n{hosttime.table(hosttime.host_times(options.repeat))}")
+        print(f"\n{hosttime.table(hosttime.host_times(options.repeat), hosttime.add_time())}")
         return 0
     from . import run
 
