@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+import torch
 
-from . import native
+from . import checks, native
 from .layout import ChannelsLast
+
+# in the order of c10::MemoryFormat's numbers
+_MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 
 
 @functools.cache
@@ -29,7 +34,7 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     Args:
         name: `aten::convolution`, `aten::sum.dim_IntList`.
         arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
-            in torch's channels_last format), None, numbers, strings, lists of ints or of bools.
+            in torch's channels_last format), None, numbers, strings, dtypes and the like, lists of these.
         results: for each result an array or `ChannelsLast` like it (a `jax.ShapeDtypeStruct` in it will do), or None
             for one that the operator leaves undefined.
 
@@ -42,7 +47,7 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     wanted = [_buffer(like) for like in results if like is not None]
     made = iter(
         jax.ffi.ffi_call("aten_call", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted])(
-            *arrays, call=text
+            *arrays, call=text, number=np.int64(checks.current_call())
         )
     )
     return [
@@ -63,7 +68,18 @@ def _encode(argument: Any, arrays: list[Any]) -> str:
     if isinstance(argument, ChannelsLast | jax.Array):
         arrays.append(_buffer(argument))
         return _kind(argument)
-    if argument is None:
+    if isinstance(argument, list | tuple) and any(isinstance(item, ChannelsLast | jax.Array) for item in argument):
+        return "L" + "".join(_encode(item, arrays) for item in argument)
+    return encode_static(argument)
+
+
+def encode_static(argument: Any) -> str:
+    """An argument that is no tensor, as native/bridge.cpp reads it.
+
+    Raises:
+        TypeError: the bridge takes no such argument.
+    """
+    if argument is None or isinstance(argument, torch.Generator):
         return "n"
     if isinstance(argument, bool):
         return f"b{int(argument)}"
@@ -71,9 +87,21 @@ def _encode(argument: Any, arrays: list[Any]) -> str:
         return f"i{argument}"
     if isinstance(argument, float):
         return f"d{argument.hex()}"
+    if isinstance(argument, complex):
+        return f"c{argument.real.hex()},{argument.imag.hex()}"
+    if isinstance(argument, torch.dtype):
+        return f"D{str(argument).removeprefix('torch.')}"
+    if isinstance(argument, torch.device):
+        return "V"
+    if argument is torch.strided:
+        return "i0"
+    if isinstance(argument, torch.memory_format):
+        return f"i{_MEMORY_FORMATS.index(argument)}"
     if isinstance(argument, str) and "|" not in argument:
         return f"s{argument}"
     if isinstance(argument, list | tuple) and all(isinstance(item, int) for item in argument):
         flags = bool(argument) and isinstance(argument[0], bool)
         return ("B" if flags else "I") + ",".join(str(int(item)) for item in argument)
+    if isinstance(argument, list | tuple) and all(isinstance(item, int | float) for item in argument):
+        return "F" + ",".join(float(item).hex() for item in argument)
     raise TypeError(f"the ATen bridge takes no argument of type {type(argument).__name__}: {argument!r}")

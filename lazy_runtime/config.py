@@ -33,6 +33,20 @@ def donation() -> bool:
     return _flag("XLA_ENABLE_PARAM_ALIASING", True)
 
 
+def strict_fallback() -> bool:
+    """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
+    return _flag("XLA_STRICT_FALLBACK", False) if _strict_fallback is None else _strict_fallback
+
+
+def set_strict_fallback(strict: bool | None) -> None:
+    """Overrides `XLA_STRICT_FALLBACK`; None follows the environment again."""
+    global _strict_fallback
+    _strict_fallback = strict
+
+
+_strict_fallback: bool | None = None
+
+
 def eager() -> bool:
     """`XLA_USE_EAGER_DEBUG_MODE`: start in eager mode."""
     return _flag("XLA_USE_EAGER_DEBUG_MODE", False)

@@ -1,7 +1,8 @@
-"""Operators without a lowering of their own: torch's decomposition of them into others, or an error that says so."""
+"""Operators without a lowering of their own: torch's decomposition of them into others, or a call of torch's kernel."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,14 @@ import torch._prims as prims
 from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
-from . import errors, foreach
+from . import autocast, errors, foreach
 from .tensor import XLATensor, to_functional, unwrap
 
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
+
+#: Serves what has no decomposition either; `fallback.py` sets it.
+fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
 
 _library: torch.library.Library | None = None
 
@@ -48,14 +52,14 @@ _thread = _Thread()
 def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]:
     """A function (overload, args, kwargs) that serves an operator without a lowering.
 
-    The function raises NotImplementedError, naming the operator, if torch has no decomposition of it either.
+    If torch has no decomposition of it either, its CPU kernel is called (`fallback.py`).
     """
     each = foreach.decomposition(func)
     if each is not None:  # a multi-tensor operator leaves the check of devices to each of its parts
         return lambda func, args, kwargs: each(*args, **kwargs)
     # Arrives in inference mode only: elsewhere autograd's key has taken it apart, as is done here too where torch's
     # table has an entry, which may come back to it through prims.
-    composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    composite = _is_composite(func)
     decomposition: Callable[..., Any] | None = func.decompose if composite else decomposition_table.get(func)
     run = _functionalized
     if decomposition is None and func.namespace == "prims":
@@ -66,17 +70,21 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
         if not composite:
             check_devices(args, kwargs)
         if decomposition is None or func in _thread.open:
-            raise NotImplementedError(errors.no_lowering(func))
+            return fallback(func, args, kwargs)
+        entry = autocast.on_entry() if composite and all(map(_is_composite, _thread.open)) else contextlib.nullcontext()
         _thread.open.add(func)
         try:
-            result = run(decomposition, args, kwargs)
+            with entry:
+                result = run(decomposition, args, kwargs)
         finally:
             _thread.open.discard(func)
-        if result is NotImplemented:
-            raise NotImplementedError(errors.no_lowering(func))
-        return result
+        return fallback(func, args, kwargs) if result is NotImplemented else result
 
     return decompose
+
+
+def _is_composite(func: torch._ops.OpOverload) -> bool:
+    return func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def _directly(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -79,6 +79,7 @@ class Trace:
     def __init__(self, device: Device):
         self.device = device
         self.nodes: list[Node] = []
+        self.line = ""  # the user's line that what is recorded next comes from
 
     def __enter__(self) -> Trace:
         global _traces
@@ -142,6 +143,8 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     if operator.random:
         scan.ints.append(0 if trace is not None else device.random.draw(1, kwargs.get("generator"))[0])
     node = Node(call, inputs, scan.floats, scan.ints)
+    if call.fallible:
+        node.line = errors.users_line() if trace is None else trace.line
     container = call.container
     if container is None:
         handle = Handle(Value(node, 0))
@@ -267,7 +270,16 @@ def _new_call(
         return [results] if container is None else list(results)
 
     call = Call(
-        operator.name, device, evaluate, tuple(specs), outputs, container, len(scan.floats), ints, operator.random
+        operator.name,
+        device,
+        evaluate,
+        tuple(specs),
+        outputs,
+        container,
+        len(scan.floats),
+        ints,
+        operator.random,
+        operator.fallible,
     )
     return call
 
@@ -289,7 +301,7 @@ def _positional(
 
 def infer(
     operator: Operator, device: Device, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[tuple[TensorSpec | None, ...], type | None]:
+) -> tuple[tuple[TensorSpec | None, ...], Callable[[list[Any]], Any] | None]:
     """Runs the operator on meta tensors: torch itself says what comes out, or raises its own error.
 
     Returns:
@@ -305,12 +317,18 @@ def infer(
         # operands are one element each, expanded.
         _run_on(operator.infer, args, kwargs, TensorSpec.expanded, "cpu")
         raise
+    if result is None:
+        return (), _nothing
     results = (result,) if isinstance(result, torch.Tensor) else result
     for item in results:
         if item is not None:
             dtypes.check_supported(item.dtype, device.platform)
     outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in results)
     return outputs, None if results is not result else list if isinstance(result, list) else tuple
+
+
+def _nothing(results: list[Any]) -> None:
+    """The container of an operator that returns nothing."""
 
 
 def _run_on(

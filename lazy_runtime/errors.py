@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import torch
+
+_OURS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, __file__))
+
+
+def users_line() -> str:
+    """The innermost frame outside of torch and this package: `File "x.py", line 3, in f`; empty where there is none, as
+    on autograd's threads."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def device_mismatch(first: torch.device, second: torch.device) -> str:
@@ -11,12 +28,20 @@ def device_mismatch(first: torch.device, second: torch.device) -> str:
 
 
 def no_lowering(func: torch._ops.OpOverload) -> str:
-    """For an operator that neither this package nor a decomposition of torch's lowers to XLA."""
-    name = func.name()
+    """For an operator that neither this package nor a decomposition of torch's lowers to XLA, and that cannot be called
+    in its place either."""
     return (
-        f"{name} has no lowering to XLA yet: move its inputs to the CPU for this operator "
-        f"(`x.cpu()`, then `.to(device)` on the result), or add a lowering in lazy_runtime/ops "
+        f"{func.name()} has no lowering to XLA yet, and cannot be called from an XLA program: move its inputs to the "
+        "CPU for this operator (`x.cpu()`, then `.to(device)` on the result), or add a lowering in lazy_runtime/ops "
         "(docs/architecture.md says how)"
+    )
+
+
+def strict_fallback(func: torch._ops.OpOverload, line: str) -> str:
+    """For an operator without a lowering where XLA_STRICT_FALLBACK forbids to call torch's kernel instead."""
+    return (
+        f"{func.name()} has no lowering to XLA, and XLA_STRICT_FALLBACK forbids to call torch's CPU kernel: unset it, "
+        f"or add a lowering in lazy_runtime/ops (docs/architecture.md says how)\n  called at {line or 'no known line'}"
     )
 
 

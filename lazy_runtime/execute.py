@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from . import compiler, config, dtypes, lower, metrics, numbering
-from .ir import Call, Node, Value
+from . import checks, compiler, config, dtypes, lower, metrics, numbering
+from .ir import Node, Value
 from .xla_devices import Device
 
 #: Eager mode: every operator is executed as soon as it is recorded.
@@ -23,7 +23,11 @@ def sync(device: Device, wait: bool = False) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 
     Tensors that nobody can read any more are not computed, and their buffers are reused for the outputs.
+
+    Raises:
+        what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
     """
+    device.raise_failures()
     with device.lock:
         # the list itself stays: another thread may be about to append to it
         pending = device.pending[:]
@@ -32,8 +36,12 @@ def sync(device: Device, wait: bool = False) -> None:
             if pending:
                 _run(device, pending)
         except lower.LoweringError as error:
-            device.pending[:0] = _without(error.call, pending)  # the rest is not lost with it
+            # the rest is not lost with it
+            device.pending[:0] = _without({node for node in pending if node.call is error.call}, pending)
             raise
+        except _KernelError as error:
+            device.pending[:0] = _without({error.node}, pending)
+            raise error.meaning from None
         except BaseException:
             device.pending[:0] = pending
             raise
@@ -63,13 +71,29 @@ def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.A
     return array
 
 
-def _without(call: Call, pending: Sequence[Node]) -> list[Node]:
-    """The pending nodes but for those of a call that cannot be lowered and what depends on them."""
-    failed: set[Node | None] = set()
+class _KernelError(Exception):
+    """A kernel that a program calls has failed before control returned.
+
+    Attributes:
+        node: its call.
+        meaning: what the user gets.
+    """
+
+    def __init__(self, node: Node, meaning: Exception):
+        super().__init__(str(meaning))
+        self.node = node
+        self.meaning = meaning
+
+
+def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
+    """The pending nodes but for the failed ones, what depends on them, and what reads a buffer that was donated to the
+    failed program."""
+    lost: set[Node | None] = set(failed)
     for node in pending:
-        if node.call is call or any(value.node in failed for value in node.inputs if value.node is not None):
-            failed.add(node)
-    return [node for node in pending if node not in failed]
+        for value in node.inputs:
+            if value.node in lost if value.node is not None else value.array is None or value.array.is_deleted():
+                lost.add(node)
+    return [node for node in pending if node not in lost]
 
 
 def _run(device: Device, pending: Sequence[Node]) -> None:
@@ -79,11 +103,19 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
     executable = compiler.executable(graph, keep_layout=None)
-    results = executable([value.array for value in leaves], floats, ints)  # type: ignore[misc]
-    device.started(results[executable.smallest])
+    lines = {number: nodes[number].line for number in executable.fallible}
+    try:
+        results = executable([value.array for value in leaves], floats, ints, lines)  # type: ignore[misc]
+    except jax.errors.JaxRuntimeError as error:
+        found = checks.kernel_error(error, graph, lines)
+        if found is None:
+            raise
+        raise _KernelError(nodes[found.call], found.meaning) from None
     metrics.count("ExecuteComputation")
     for handle, array, channels_last in zip(live, results, executable.physical, strict=True):
         value = handle.value
         value.array = array
         value.channels_last = channels_last
         value.node = None
+    if eager and lines:
+        device.wait()

@@ -40,9 +40,10 @@ class Call:
         evaluate: maps (arrays, floats, ints) to the list of output arrays, inside a jax trace.
         inputs: specs of the tensor inputs.
         outputs: specs of the outputs; None where the operator returns an undefined tensor.
-        container: the type that the operator returns: None for a bare tensor, else tuple or list.
+        container: makes what the operator returns from the list of its results; None for a bare tensor.
         floats, ints: how many scalars the call reads from the graph's inputs.
         random: the last of the ints is a 64-bit random seed.
+        fallible: it may fail when it runs (`checks.py`), so its nodes keep the user's line.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Call:
         "container",
         "device",
         "evaluate",
+        "fallible",
         "floats",
         "inputs",
         "ints",
@@ -65,10 +67,11 @@ class Call:
         evaluate: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]],
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec | None, ...],
-        container: type | None = None,
+        container: Callable[[list[Any]], Any] | None = None,
         floats: int = 0,
         ints: int = 0,
         random: bool = False,
+        fallible: bool = False,
     ):
         self.name = name
         self.device = device
@@ -79,6 +82,7 @@ class Call:
         self.floats = floats
         self.ints = ints
         self.random = random
+        self.fallible = fallible
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
@@ -112,9 +116,12 @@ class Handle:
 
 
 class Node:
-    """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results."""
+    """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
+    is the user's that recorded it, set where the call is fallible."""
 
-    __slots__ = ("call", "floats", "inputs", "ints", "outputs")
+    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs")
+
+    line: str
 
     def __init__(self, call: Call, inputs: Sequence[Value], floats: Sequence[float], ints: Sequence[int]):
         self.call = call

@@ -12,11 +12,14 @@ from typing import Any
 import jax
 import torch
 
-from . import data_dependent as data_dependent  # for its handlers
-from . import dispatch, dtypes, errors, execute, storage, transfer, views
+from . import autocast, dispatch, dtypes, errors, execute, foreach, memory, storage, transfer, views
+from . import data_dependent as data_dependent  # for their handlers
+from . import fallback as fallback
+from . import grad_scaler as grad_scaler
+from . import random_arguments as random_arguments
 from . import xla_devices as devices
 from .ops import registry
-from .spec import TensorSpec
+from .spec import TensorSpec, storage_size
 from .tensor import XLATensor, from_array, make, to_user, unwrap
 
 aten = torch.ops.aten
@@ -33,6 +36,7 @@ FACTORIES = (
     "logspace",
     "ones",
     "randperm",
+    "randperm.generator",
     "scalar_tensor",
     "tril_indices",
     "triu_indices",
@@ -51,6 +55,9 @@ def register() -> None:
     _library.impl("_copy_from", copy_from, "XLA")
     storage.register(_library)
     views.register(_library)
+    memory.register(_library)
+    foreach.register(_library)
+    autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
     # Inference mode skips autograd's keys. Functionalization would then hand on these operators whole.
@@ -89,7 +96,13 @@ def empty_strided(
 ) -> torch.Tensor:
     """`aten::empty_strided`; the strides are what the user sees, the buffer is dense."""
     _strided(layout)
-    return _zeros(TensorSpec.of(devices.get(device), dtype or torch.get_default_dtype(), tuple(size), tuple(stride)))
+    spec = TensorSpec.of(devices.get(device), dtype or torch.get_default_dtype(), tuple(size), tuple(stride))
+    held = storage_size(spec.shape, spec.stride)
+    if held <= spec.numel:
+        return _zeros(spec)
+    # What no element shows is memory too: `as_strided` reaches it.
+    flat = _zeros(TensorSpec.of(spec.device, spec.dtype, (held,)))
+    return _zeros(spec) if type(flat) is XLATensor else views.of_root(flat, spec.shape, spec.stride, 0)
 
 
 def _strided(layout: torch.layout | None) -> None:
@@ -232,6 +245,8 @@ def _copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     """What `target.copy_(source)` leaves in `target`: the source's data with the target's dtype, sizes and device."""
     target, source = args[:2]
     device = target.spec.device
+    if not isinstance(source, torch.Tensor):  # `x.copy_(2)`
+        source = torch.scalar_tensor(source, dtype=target.dtype, device="cpu")
     if not isinstance(source, XLATensor):
         source = transfer.to_device(source.to(target.dtype), device)
     source = move(source, device)

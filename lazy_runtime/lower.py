@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import dtypes, layout
+from . import checks, dtypes, layout
 from .ir import Call, Graph
 
 
@@ -22,8 +22,11 @@ class LoweringError(RuntimeError):
         self.call = call
 
 
-def to_function(graph: Graph, keep_layout: frozenset[int] | None, physical: set[int]) -> Callable[..., list[Any]]:
-    """The jax function (leaves..., floats, ints) → outputs of the graph.
+def to_function(
+    graph: Graph, keep_layout: frozenset[int] | None, physical: set[int], checked: list[checks.Check]
+) -> Callable[..., list[Any]]:
+    """The jax function (leaves..., floats, ints) → outputs of the graph, and `checks.Collector.flag` if it checks
+    anything.
 
     `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
     arguments if there are none.
@@ -32,6 +35,7 @@ def to_function(graph: Graph, keep_layout: frozenset[int] | None, physical: set[
         keep_layout: numbers of the outputs that may be left channels last, None for all. One that takes a donated
             buffer never is.
         physical: receives, when jax traces the function, the numbers of those that are.
+        checked: receives what the program checks.
     """
     taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
 
@@ -42,22 +46,27 @@ def to_function(graph: Graph, keep_layout: frozenset[int] | None, physical: set[
         numbers = iter(arguments[len(graph.leaves) :])
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
-        results = evaluate(graph, leaves, floats, ints)
+        with checks.Collector() as collector:
+            results = evaluate(graph, leaves, floats, ints, collector)
         for number, result in enumerate(results):
             allowed = keep_layout is None or number in keep_layout
             if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
                 physical.add(number)
                 results[number] = result.physical
-        return layout.logical(results)
+        results = layout.logical(results)
+        if collector.checks:
+            checked.extend(collector.checks)
+            results.append(collector.flag())
+        return results
 
     return function
 
 
-def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any) -> list[Any]:
+def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
     """Interprets the graph on (traced) arrays or `ChannelsLast` values."""
     slots: list[Any] = []
     next_operand = next_float = next_int = 0
-    for call in graph.calls:
+    for collector.call, call in enumerate(graph.calls):
         operands = graph.operands[next_operand : next_operand + len(call.inputs)]
         next_operand += len(call.inputs)
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]

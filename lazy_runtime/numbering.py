@@ -75,10 +75,14 @@ def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
 
 
 def _needed(pending: Sequence[Node]) -> list[Node]:
-    """The nodes that live handles depend on, in order."""
+    """The nodes that live handles depend on, in order, and those that have no results: they are there to raise."""
     needed: set[Node] = set()
     for node in reversed(pending):
-        if node not in needed and not any(owner is not None and owner() is not None for owner in node.outputs):
+        if (
+            node not in needed
+            and node.outputs
+            and not any(owner is not None and owner() is not None for owner in node.outputs)
+        ):
             continue
         needed.add(node)
         for value in node.inputs:

@@ -37,13 +37,22 @@ def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
         snapshot = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     metrics.count("TransferToDevice")
     with dtypes.x64():
-        return jax.device_put(_as_numpy(snapshot), device.sharding)
+        return jax.device_put(to_numpy(snapshot), device.sharding)
 
 
 def to_host(tensor: XLATensor) -> torch.Tensor:
-    """A CPU tensor with the data and the strides of an xla tensor; waits for its value."""
+    """A CPU tensor with the data and the strides of an xla tensor; waits for its value.
+
+    Raises:
+        what went wrong in an execution before or up to it (`checks.py`).
+    """
     spec = tensor.spec
-    host = download(execute.array_of(tensor.handle.value, spec.device), spec.dtype)
+    try:
+        host = download(execute.array_of(tensor.handle.value, spec.device))
+    except jax.errors.JaxRuntimeError:
+        spec.device.wait()  # the execution that failed raises what it means
+        raise
+    spec.device.raise_failures()
     return host if spec.is_contiguous else _like(spec.meta(), host)
 
 
@@ -65,13 +74,17 @@ def _like(look: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(look, device=source.device).copy_(source)
 
 
-def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
+def download(array: jax.Array) -> torch.Tensor:
     """A fresh, contiguous CPU tensor with the data of a device buffer."""
     metrics.count("TransferFromDevice")
-    host = np.asarray(array)
+    return from_numpy(np.asarray(array))
+
+
+def from_numpy(host: np.ndarray) -> torch.Tensor:
+    """A fresh, contiguous CPU tensor with the data of a numpy array, whose dtype may be one of ml_dtypes'."""
+    dtype = dtypes.to_torch(host.dtype)
     if dtype in _NOT_NUMPY:
-        carrier = _CARRIERS[dtype.itemsize]
-        host = host.view(dtypes.to_numpy(carrier))
+        host = host.view(dtypes.to_numpy(_CARRIERS[dtype.itemsize]))
         return torch.from_numpy(host.copy()).view(dtype)
     return torch.from_numpy(host.copy())  # the array itself is immutable and maybe shared with XLA
 
@@ -81,7 +94,7 @@ _NOT_NUMPY = frozenset(
 )
 
 
-def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype in _NOT_NUMPY:
         return tensor.view(_CARRIERS[tensor.dtype.itemsize]).numpy().view(dtypes.to_numpy(tensor.dtype))
     return tensor.numpy()

@@ -1,14 +1,27 @@
-"""Views that need more than the tensor they are taken of, and writes that no view can take."""
+"""Views that reach beyond what their inverse can write back, and what a write leaves of the written tensor's look.
 
+Torch's functionalization keeps one value per memory, the root's, and the chain of view operators that leads from it to
+each view; a write through a view goes back up that chain. `as_strided` sees the whole memory and not only the elements of
+the tensor that it is called on, and the inverse that torch has of `unfold` forgets what no window shows. So these views
+are taken of the root itself: autograd's kernel keeps its books with the tensor that the user named, and the result then
+gets the insides of the same view of the root.
+"""
+
+# Torch's functionalization has no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from . import dispatch
+from .ir import Handle, Value
 from .spec import TensorSpec, storage_size
-from .tensor import XLATensor
+from .tensor import XLATensor, make, to_functional
 
 aten = torch.ops.aten
 
@@ -18,16 +31,102 @@ OVERLAP = (
     "Please clone() the tensor before performing the operation."
 )
 
+_torch: Any = torch
+_apply_pending_writes = _torch._functionalize_sync
+_inner = _torch._from_functional_tensor
+
+
+def root(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor over all of the memory that `tensor` shows a part of. It shares that memory and is a view of nothing."""
+    _apply_pending_writes(tensor)
+    if _torch._is_functional_tensor_base(tensor):
+        return tensor
+    inner = _inner(tensor)
+    whole = to_functional(make(inner.handle, inner.spec))
+    _torch._functionalize_unsafe_set(whole, tensor)  # its memory; the chain of views is empty
+    # A new wrapper takes itself to be up to date with memory that nobody has written to, so a write there must be.
+    _torch._functionalize_commit_update(tensor)
+    _apply_pending_writes(whole)
+    _apply_pending_writes(tensor)
+    return whole
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is an xla tensor of ours, and no stand-in of Dynamo's."""
+    return _torch._is_functional_tensor(tensor) and type(_inner(tensor)) is XLATensor
+
+
+def memory_size(tensor: torch.Tensor) -> int:
+    """How many elements the memory of `tensor` holds."""
+    return tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+
+
+def of_root(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
+    """The memory of `tensor`, seen with these sizes and strides, outside of autograd's books.
+
+    Raises:
+        RuntimeError: torch's own, for what lies outside of the memory.
+    """
+    size, stride, held = tuple(size), tuple(stride), memory_size(tensor)
+    if 0 not in size and storage_offset + storage_size(size, stride) > held:
+        torch.empty(held, dtype=tensor.dtype, device="cpu").as_strided(size, stride, storage_offset)
+    with torch.no_grad():
+        return _as_strided_in_autograd(root(tensor), size, stride, storage_offset).data
+
+
+# straight to autograd's own kernels, whose place for xla the functions below have taken
+def _as_strided_in_autograd(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
+    return aten.as_strided.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+
 
 def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
-    """`aten::as_strided` for autograd's key: where it reaches beyond the tensor's own elements it acts on the tensor
-    that this one is a view of, since an xla view holds no more than its elements."""
-    base = tensor._base
-    if base is not None and not _covers(tensor, size, stride, storage_offset):
-        storage_offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
-        tensor = base
-    # straight to autograd's own kernel, whose place for xla this function has taken
-    return aten.as_strided.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+    """`aten::as_strided` for autograd's key."""
+    if not _has_memory(tensor) or _covers(tensor, size, stride, storage_offset):
+        return _as_strided_in_autograd(tensor, size, stride, storage_offset)
+    offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
+    insides = of_root(tensor, size, stride, offset)
+    with _placeholder(insides):
+        view = _as_strided_in_autograd(tensor, size, stride, storage_offset)
+    view.data = insides
+    return view
+
+
+def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    """`aten::as_strided_` for autograd's key."""
+    if not _has_memory(tensor):
+        return aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+    offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
+    insides = of_root(tensor, size, stride, offset)
+    with _placeholder(insides):
+        aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+    tensor.data = insides
+    return tensor
+
+
+def unfold(tensor: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """`aten::unfold` for autograd's key."""
+    view = aten.unfold.default._op_dk(torch._C.DispatchKey.Autograd, tensor, dimension, size, step)
+    in_one_window_each = size == step and view.numel() == tensor.numel()
+    if not in_one_window_each and _has_memory(tensor):
+        view.data = of_root(tensor, view.shape, view.stride(), int(view.storage_offset()))
+    return view
+
+
+class _Thread(threading.local):
+    placeholder: TensorSpec | None = None
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _placeholder(insides: torch.Tensor) -> Iterator[None]:
+    """Within, `as_strided` gives a tensor that looks like `insides` and has no value."""
+    _thread.placeholder = _inner(insides).spec
+    try:
+        yield
+    finally:
+        _thread.placeholder = None
 
 
 def _covers(tensor: torch.Tensor | TensorSpec, size: Any, stride: Any, storage_offset: int | None) -> bool:
@@ -43,9 +142,12 @@ def _covers(tensor: torch.Tensor | TensorSpec, size: Any, stride: Any, storage_o
 @dispatch.handler("aten::as_strided", "aten::as_strided_copy")
 def _as_strided(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     """The operator, where the tensor holds all elements that it shows."""
+    if _thread.placeholder is not None:
+        return make(Handle(Value(None, 0)), _thread.placeholder)
     tensor, size, stride, *rest = args
     storage_offset = rest[0] if rest else kwargs.get("storage_offset")
     spec = tensor.spec
+    result = dispatch.record(dispatch.registry.table[func], args, kwargs)  # or torch's error
     if not _covers(spec, size, stride, storage_offset):
         first = spec.offset if storage_offset is None else storage_offset
         wanted = _positions(size, stride, first)
@@ -54,10 +156,12 @@ def _as_strided(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
                 f"as_strided(size={tuple(size)}, stride={tuple(stride)}, storage_offset={first}) reaches elements that "
                 f"the xla tensor {spec} does not hold: call it on the tensor that this one is a view of"
             )
-    return dispatch.record(dispatch.registry.table[func], args, kwargs)
+    return result
 
 
 def _positions(size: Any, stride: Any, first: int) -> set[int]:
+    if 0 in size:
+        return set()
     positions = {first}
     for count, step in zip(size, stride, strict=True):
         positions = {position + i * step for position in positions for i in range(count)}
@@ -66,18 +170,32 @@ def _positions(size: Any, stride: Any, first: int) -> set[int]:
 
 @dispatch.handler("aten::_propagate_xla_data")
 def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Arrives after every in-place operator with the inner tensors before and after. Functionalization has done the
-    work, but through an expanded tensor it has summed the values written to one element.
+    """Arrives in every in-place operator with the inner tensors before and after, once functionalization has computed the
+    new value and before it gives it to the wrapper.
+
+    What was written keeps its strides, whatever those of the operator's result; and through an expanded tensor
+    functionalization would sum the values written to one element.
 
     Raises:
-        RuntimeError: torch's own for such a write.
+        RuntimeError: torch's own for a write to an expanded tensor, or of a dtype that cannot be cast.
     """
-    before = args[0]
+    before, after = args
     spec = before.spec
+    if after.spec.dtype is not spec.dtype and not torch.can_cast(after.spec.dtype, spec.dtype):
+        # most such writes were refused by the operator's meta kernel
+        found, wanted = (torch.empty(0, dtype=x.spec.dtype, device="cpu").type()[6:-6] for x in (after, before))
+        raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
     if 0 in spec.stride and any(step == 0 and size > 1 for step, size in zip(spec.stride, spec.shape, strict=True)):
         raise RuntimeError(OVERLAP)
+    if after.spec is not spec and after.spec.shape == spec.shape:  # of other sizes: `out=` resizes
+        if after.spec.dtype is not spec.dtype:
+            spec = TensorSpec.of(spec.device, after.spec.dtype, spec.shape, spec.stride, spec.offset)
+        after.data = make(after.handle, spec)  # the look that torch sees
+        after.spec = spec
 
 
 def register(library: torch.library.Library) -> None:
     """Registers what works only once the devices are up."""
-    library.impl("as_strided", as_strided, "AutogradXLA")
+    kernels: dict[str, Callable[..., Any]] = {"as_strided": as_strided, "as_strided_": as_strided_, "unfold": unfold}
+    for name, kernel in kernels.items():
+        library.impl(name, kernel, "AutogradXLA")

@@ -20,6 +20,7 @@ from . import _autoload, config, native
 from .rng import RandomStream
 
 if TYPE_CHECKING:
+    from .checks import Execution
     from .ir import Node
 
 
@@ -45,21 +46,32 @@ class Device:
         self.pending: list[Node] = []
         self.lock = threading.RLock()
         self.random = RandomStream()
-        self._running: deque[jax.Array] = deque()
+        self._running: deque[Execution] = deque()
 
-    def started(self, result: jax.Array) -> None:
-        """Notes an execution by one of its results, so that `wait` can wait for it; those that are done are let go."""
+    def started(self, execution: Execution) -> None:
+        """Notes an execution, so that `wait` can wait for it; those that are done and checked nothing are let go."""
         running = self._running
-        while running and (running[0].is_deleted() or running[0].is_ready()):  # type: ignore[attr-defined]
+        while running and not running[0].fallible and running[0].is_done:
             running.popleft()
-        running.append(result)
+        running.append(execution)
+
+    def raise_failures(self) -> None:
+        """Looks at the executions that are done.
+
+        Raises:
+            what went wrong in one of them.
+        """
+        while self._running and self._running[0].is_done:
+            self._running.popleft().finish()
 
     def wait(self) -> None:
-        """Blocks until everything that was started on the device has been executed."""
+        """Blocks until everything that was started on the device has been executed.
+
+        Raises:
+            what went wrong in one of the executions.
+        """
         while self._running:
-            array = self._running.popleft()
-            if not array.is_deleted():  # donated to a later execution, which stands behind it
-                array.block_until_ready()
+            self._running.popleft().finish()
 
     def __repr__(self) -> str:
         return f"Device({self.torch_device}, {self.jax_device})"

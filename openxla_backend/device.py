@@ -45,9 +45,8 @@ class DeviceRun:
             arrays += self._constants
             arrays = [arrays[position] for position in self._order]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
-        results = self._executable(arrays, (), seeds)
-        if results:
-            self._device.started(results[self._executable.smallest])
+        self._device.raise_failures()
+        results = self._executable(arrays, (), seeds, program.lines)
         metrics.count("ExecuteComputation")
         made: dict[int, torch.Tensor] = {}
         # all values first, then the writes: what is written to one argument may be what another one held

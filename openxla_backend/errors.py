@@ -15,7 +15,7 @@ def located(node: torch.fx.Node) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        line = _users_line(node)
+        line = users_line(node)
         if line and len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (f"{error.args[0]}\n  at {line}",)
         raise
@@ -24,7 +24,7 @@ def located(node: torch.fx.Node) -> Iterator[None]:
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-def _users_line(node: torch.fx.Node) -> str:
+def users_line(node: torch.fx.Node) -> str:
     """The innermost frame outside of torch, of those that Dynamo keeps: `File "x.py", line 3, in f: ...`."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     frames = [": ".join(lines[n : n + 2]) for n, line in enumerate(lines) if line.startswith("File ")]

@@ -15,7 +15,7 @@ from lazy_runtime.spec import TensorSpec
 from lazy_runtime.tensor import XLATensor, make, unwrap
 from lazy_runtime.xla_devices import Device
 
-from .errors import located
+from .errors import located, users_line
 from .sizes import Sizes
 
 aten = torch.ops.aten
@@ -54,6 +54,7 @@ class Program(NamedTuple):
         outputs: the graph's own outputs.
         mutations: (argument number, output) pairs: what is written back to arguments after the run.
         seeds: how many random seeds a run draws.
+        lines: call number → the user's line, for what may fail when it runs.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class Program(NamedTuple):
     outputs: tuple[Output, ...]
     mutations: tuple[tuple[int, Output], ...]
     seeds: int
+    lines: dict[int, str]
 
     def saved(self, visible: int | None) -> set[int]:
         """Numbers of the results that the user does not see, directly or through an argument."""
@@ -92,7 +94,7 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
     context = Trace(device)
     with context, torch.no_grad():
         # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
-        recorded = _interpret(gm, arguments, channels_last, device, sizes, visible)
+        recorded = _interpret(gm, arguments, channels_last, context, sizes, visible)
     numbered = numbering.number(device, context.nodes, donate=False)
     outputs = _Outputs(recorded, device, numbered.live, sizes)
     mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
@@ -102,7 +104,8 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
     )
     position, constants = recorded.position, recorded.constants
     leaves = tuple(position[id(value)] if id(value) in position else constants[id(value)] for value in numbered.leaves)
-    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints)
+    lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.fallible}
+    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines)
 
 
 class _Recorded(NamedTuple):
@@ -119,10 +122,11 @@ def _interpret(
     gm: torch.fx.GraphModule,
     arguments: Sequence[Any],
     channels_last: set[int],
-    device: Device,
+    trace: Trace,
     sizes: Sizes,
     visible: int | None,
 ) -> _Recorded:
+    device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
     recorded = _Recorded([], [], {}, {}, {}, [], {})
     remaining = iter(enumerate(arguments))
@@ -145,6 +149,7 @@ def _interpret(
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
+            trace.line = users_line(node)
             with located(node):
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
                     value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)

@@ -38,8 +38,10 @@ class HostRun:
                 for leaf in program.leaves
             ]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
-        results = self._executable(arrays, (), seeds)
+        results, execution = self._executable.start(arrays, (), seeds, program.lines)
         metrics.count("ExecuteComputation")
+        if execution is not None:
+            execution.finish()
         jax.block_until_ready(results)
         made: dict[int, torch.Tensor] = {}
         # all values first, then the writes: what is written to one argument may be what another one held

@@ -8,13 +8,20 @@
 //   t           the next buffer, as it is          a           the next buffer, as channels-last activation
 //   n           None                               i7 d0.5 b1  int, double (hexadecimal), bool
 //   I1,2,3      list of int                        B1,0        list of bool
-//   sTEXT       str
-// and the result views one letter per defined result: t, a, or n for an undefined one.
+//   sTEXT       str                            F0.5,1     list of double
+//   c0.5,1      complex                        Dfloat32   dtype
+//   V           the CPU as device              Lttn       list of tensors, some of them None
+// and the result views one letter per result, lists of them flattened: t, a, or n for an undefined one.
+//
+// A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
+// (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/List.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>
@@ -32,15 +39,23 @@ namespace {
 
 // A handler runs in the caller's thread for small programs and in one of XLA's own for large ones. Whatever modes that
 // thread is in (autocast, FakeTensorMode, autograd), the kernel is to see plain CPU tensors: only the CPU's own keys
-// stay, and BackendSelect, through which kernels allocate.
+// stay, BackendSelect, through which kernels allocate, and what a kernel's own temporaries may be (conjugate views,
+// sparse tensors).
 class PlainCPU {
  public:
-  PlainCPU()
-      : guard_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-               c10::DispatchKeySet(c10::DispatchKeySet::FULL) - c10::DispatchKeySet(c10::DispatchKey::CPU) -
-                   c10::DispatchKeySet(c10::DispatchKey::BackendSelect)) {}
+  PlainCPU() : guard_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), excluded()) {}
 
  private:
+  static c10::DispatchKeySet excluded() {
+    auto keys = c10::DispatchKeySet(c10::DispatchKeySet::FULL);
+    for (auto kept : {c10::DispatchKey::CPU, c10::DispatchKey::BackendSelect, c10::DispatchKey::Conjugate,
+                      c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::SparseCPU,
+                      c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::MkldnnCPU}) {
+      keys = keys - c10::DispatchKeySet(kept);
+    }
+    return keys;
+  }
+
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
@@ -94,13 +109,38 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// Where buffers go among the arguments: one letter for a tensor, one for each item of a list.
+struct Place {
+  size_t argument;
+  std::string kinds;
+  bool list;
+  bool optional;  // a list whose items may be None
+};
+
 // A parsed call: the arguments, with placeholders where buffers go.
 struct Call {
   c10::OperatorHandle op;
   std::string results;
   torch::jit::Stack arguments;
-  std::vector<std::pair<size_t, bool>> buffers;  // (argument number, is an activation)
+  std::vector<Place> places;
 };
+
+// A number where the schema wants a tensor is one that does not take part in type promotion, as torch's own parser has it.
+c10::IValue wrapped(const c10::OperatorHandle& op, size_t argument, c10::IValue value) {
+  c10::TypePtr type = op.schema().arguments().at(argument).type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (type->kind() != c10::TensorType::Kind || !value.isScalar()) return value;
+  at::Tensor tensor = at::scalar_tensor(value.toScalar(), at::TensorOptions().dtype(value.toScalar().type()));
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+bool has_optional_items(const c10::OperatorHandle& op, size_t argument) {
+  c10::TypePtr type = op.schema().arguments().at(argument).type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  auto list = type->cast<c10::ListType>();
+  return list && list->getElementType()->kind() == c10::OptionalType::Kind;
+}
 
 Call parse(std::string_view text) {
   auto parts = split(text, '|');
@@ -113,12 +153,18 @@ Call parse(std::string_view text) {
   for (size_t i = 2; i < parts.size(); ++i) {
     std::string body(parts[i].substr(1));
     auto items = body.empty() ? std::vector<std::string_view>() : split(body, ',');
+    auto number = [&](size_t n) { return std::stod(std::string(items.at(n))); };
+    size_t argument = call.arguments.size();
     switch (parts[i].at(0)) {
       case 't':
       case 'a':
-        call.buffers.emplace_back(call.arguments.size(), parts[i][0] == 'a');
+        call.places.push_back({argument, std::string(1, parts[i][0]), false, false});
         [[fallthrough]];
       case 'n':
+        call.arguments.emplace_back();
+        break;
+      case 'L':
+        call.places.push_back({argument, body, true, has_optional_items(call.op, argument)});
         call.arguments.emplace_back();
         break;
       case 'i':
@@ -127,15 +173,30 @@ Call parse(std::string_view text) {
       case 'd':
         call.arguments.emplace_back(std::stod(body));
         break;
+      case 'c':
+        call.arguments.emplace_back(c10::complex<double>(number(0), number(1)));
+        break;
       case 'b':
         call.arguments.emplace_back(body == "1");
         break;
       case 's':
         call.arguments.emplace_back(body);
         break;
+      case 'D':
+        call.arguments.emplace_back(static_cast<int64_t>(c10::getStringToDtypeMap().at(body)));
+        break;
+      case 'V':
+        call.arguments.emplace_back(c10::Device(c10::kCPU));
+        break;
       case 'I': {
         c10::List<int64_t> list;
         for (auto item : items) list.push_back(std::stoll(std::string(item)));
+        call.arguments.emplace_back(list);
+        break;
+      }
+      case 'F': {
+        c10::List<double> list;
+        for (size_t n = 0; n < items.size(); ++n) list.push_back(number(n));
         call.arguments.emplace_back(list);
         break;
       }
@@ -148,6 +209,7 @@ Call parse(std::string_view text) {
       default:
         TORCH_CHECK(false, "unknown argument ", parts[i], " in ", text);
     }
+    call.arguments.back() = wrapped(call.op, argument, call.arguments.back());
   }
   return call;
 }
@@ -161,32 +223,77 @@ const Call& parsed(std::string_view text) {
   return found->second;
 }
 
+// The argument that a place stands for; takes its buffers from `buffers`, beginning with number `next`.
+c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, size_t& next) {
+  std::vector<std::optional<at::Tensor>> tensors;
+  for (char kind : place.kinds) {
+    if (kind == 'n') {
+      tensors.emplace_back();
+    } else {
+      tensors.emplace_back(view(*buffers.get<ffi::AnyBuffer>(next++), kind == 'a'));
+    }
+  }
+  if (!place.list) return *tensors.at(0);
+  if (place.optional) return c10::List<std::optional<at::Tensor>>(tensors);
+  c10::List<at::Tensor> list;
+  for (auto& tensor : tensors) list.push_back(*tensor);
+  return list;
+}
+
 void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
   PlainCPU plain;
   const Call& call = parsed(text);
   torch::jit::Stack stack = call.arguments;
-  for (size_t i = 0; i < call.buffers.size(); ++i) {
-    stack[call.buffers[i].first] = view(*buffers.get<ffi::AnyBuffer>(i), call.buffers[i].second);
-  }
+  size_t next = 0;
+  for (const Place& place : call.places) stack[place.argument] = filled(place, buffers, next);
   call.op.callBoxed(stack);
-  for (size_t i = 0, next = 0; i < call.results.size(); ++i) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+    } else {
+      tensors.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+    }
+  }
+  next = 0;
+  for (size_t i = 0; i < call.results.size(); ++i) {
     if (call.results[i] == 'n') continue;
-    view(**results.get<ffi::AnyBuffer>(next++), call.results[i] == 'a').copy_(stack.at(i).toTensor());
+    at::Tensor target = view(**results.get<ffi::AnyBuffer>(next++), call.results[i] == 'a');
+    const at::Tensor& result = tensors.at(i);
+    TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",
+                result.scalar_type(), result.sizes(), " where ", target.scalar_type(), target.sizes(),
+                " was expected");
+    target.copy_(result);
   }
 }
 
-ffi::Error call(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
+ffi::Error failed(std::string_view text, int64_t number, const char* kind, const char* message) {
+  return ffi::Error::Internal("[aten #" + std::to_string(number) + " " + kind + "] " + message + " [end] in " +
+                              std::string(text.substr(0, text.find('|'))));
+}
+
+ffi::Error call(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text, int64_t number) {
   try {
     run(buffers, results, text);
     return ffi::Error::Success();
+  } catch (const c10::IndexError& error) {
+    return failed(text, number, "IndexError", error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    return failed(text, number, "ValueError", error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    return failed(text, number, "TypeError", error.what_without_backtrace());
+  } catch (const c10::NotImplementedError& error) {
+    return failed(text, number, "NotImplementedError", error.what_without_backtrace());
+  } catch (const c10::LinAlgError& error) {
+    return failed(text, number, "LinAlgError", error.what_without_backtrace());
   } catch (const c10::Error& error) {
-    return ffi::Error::Internal(std::string(text) + ": " + error.what_without_backtrace());
+    return failed(text, number, "RuntimeError", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string(text) + ": " + error.what());
+    return failed(text, number, "RuntimeError", error.what());
   }
 }
 
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_call, call,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("call"));
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("call").Attr<int64_t>("number"));

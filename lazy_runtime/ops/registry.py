@@ -45,6 +45,7 @@ class Operator:
             the graph instead of constants.
         random: takes a random seed as one more input.
         host_inputs: CPU tensors among the arguments are moved, as torch does for indices.
+        fallible: it may fail when it runs: its lowering uses `checks.require`, or calls a kernel that may raise.
         calls: the interned calls of this operator.
     """
 
@@ -52,6 +53,7 @@ class Operator:
         "calls",
         "counter",
         "dynamic_scalars",
+        "fallible",
         "host_inputs",
         "infer",
         "lowering",
@@ -69,6 +71,7 @@ class Operator:
         dynamic_scalars: bool = False,
         random: bool = False,
         host_inputs: bool = False,
+        fallible: bool = False,
     ):
         self.name = name
         self.counter = f"xla::{name.removeprefix('aten::').split('.')[0]}"
@@ -78,6 +81,7 @@ class Operator:
         self.dynamic_scalars = dynamic_scalars
         self.random = random
         self.host_inputs = host_inputs
+        self.fallible = fallible
         self.calls: dict[tuple, Call] = {}
 
 
@@ -117,6 +121,7 @@ def op(
     dynamic_scalars: bool = False,
     random: bool = False,
     host_inputs: bool = False,
+    fallible: bool = False,
     channels_last: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -127,7 +132,7 @@ def op(
 
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
-        dynamic_scalars, random, host_inputs: see `Operator`.
+        dynamic_scalars, random, host_inputs, fallible: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
         channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
     """
@@ -146,7 +151,7 @@ def op(
                 args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
             return function(*args, **kwargs)
 
-        flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs}
+        flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs, "fallible": fallible}
         for name in names:
             _add(name, lowering, infer, **flags)
             if view and overload(_copy_form(name)) is not None:

@@ -59,11 +59,20 @@ def view_dtype(x, dtype, *, out):
     target = dtypes.to_numpy(dtype)
     if x.dtype == np.bool_:
         x = x.astype(np.uint8)
+    if jnp.iscomplexobj(x):
+        x = jnp.stack([jnp.real(x), jnp.imag(x)], axis=-1).reshape(*x.shape[:-1], -1)
+    if np.issubdtype(target, np.complexfloating):
+        parts = _bits(x, np.empty(0, target).real.dtype).reshape(*out.shape, 2)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
     if target == np.bool_:
-        return jax.lax.bitcast_convert_type(x, jnp.uint8).astype(bool)
-    if x.dtype.itemsize < target.itemsize:
-        x = x.reshape(*x.shape[:-1], -1, target.itemsize // x.dtype.itemsize)
-    return jax.lax.bitcast_convert_type(x, target).reshape(out.shape)
+        return _bits(x, jnp.uint8).astype(bool).reshape(out.shape)
+    return _bits(x, target).reshape(out.shape)
+
+
+def _bits(x, dtype):
+    if x.dtype.itemsize < np.dtype(dtype).itemsize:
+        x = x.reshape(*x.shape[:-1], -1, np.dtype(dtype).itemsize // x.dtype.itemsize)
+    return jax.lax.bitcast_convert_type(x, dtype)
 
 
 # ---- factories

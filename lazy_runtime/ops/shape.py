@@ -227,7 +227,7 @@ def repeat(x, repeats, *, out):
 
 @op("aten::flip")
 def flip(x, dims):
-    return jnp.flip(x, tuple(dims))
+    return jnp.flip(x, tuple(dims)) if x.ndim else x
 
 
 @op("aten::roll")

@@ -142,7 +142,7 @@ def test_dtypes(dtype):
         assert result.dtype == dtype
 
 
-@pytest.mark.parametrize("argument", [object(), "a|b", 1j, [1.5], {"a": 1}, torch.float32], ids=repr)
+@pytest.mark.parametrize("argument", [object(), "a|b", {"a": 1}, [1j]], ids=repr)
 def test_arguments_that_it_cannot_pass(argument):
     with pytest.raises(TypeError, match="the ATen bridge takes no argument of type"):
         call("aten::clone", lambda x: [x, argument], lambda x: [x], X)
@@ -151,8 +151,8 @@ def test_arguments_that_it_cannot_pass(argument):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("aten::mm", lambda x: [x[0, 0], x[0, 0]], r"aten::mm.*shapes cannot be multiplied"),
-        ("aten::cumsum", lambda x: [x, 9, None], r"aten::cumsum.*Dimension out of range"),
+        ("aten::mm", lambda x: [x[0, 0], x[0, 0]], r"shapes cannot be multiplied.*in aten::mm"),
+        ("aten::cumsum", lambda x: [x, 9, None], r"Dimension out of range.*in aten::cumsum"),
         ("aten::no_such_operator", lambda x: [x], r"aten::no_such_operator"),
         ("aten::add.Tensor", lambda x: [x], r"aten::add.Tensor"),
         ("aten::clone", lambda x: [x[0], None], r"aten::clone"),  # a result of another size than asked for

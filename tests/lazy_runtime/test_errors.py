@@ -84,8 +84,3 @@ def test_a_dtype_that_xla_lacks():
 def test_sparse_tensors(make):
     with pytest.raises(NotImplementedError, match=r"xla tensors are dense.*x.to_dense\(\).*sparse=False"):
         make()
-
-
-def test_an_operator_without_a_lowering():
-    with pytest.raises(NotImplementedError, match=r"aten::linalg_eig has no lowering to XLA yet: move its inputs to"):
-        torch.linalg.eig(torch.eye(3, device="xla"))

@@ -1,0 +1,182 @@
+"""What can go wrong only when a program runs: an index out of range, a singular matrix, an error of a called kernel.
+
+A lowering says what must hold with `require`; the program then gives, beside its results, the number of the first check
+that failed. Nobody waits for that: it is looked at when a value is read, when `sync` waits, and at the next `sync` after
+the execution has finished. The exception has the type and message that torch's CPU kernel raises, and names the
+operator and the user's line.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+
+if TYPE_CHECKING:
+    from .ir import Graph
+
+
+class Check(NamedTuple):
+    """Something that a program checks.
+
+    Attributes:
+        call: number of the call that it belongs to.
+        error: makes the exception from the value that was checked.
+    """
+
+    call: int
+    error: Callable[[int], Exception]
+
+
+class Collector:
+    """Receives the checks of one program while jax traces it."""
+
+    def __init__(self) -> None:
+        self.call = 0  # the call that is being lowered
+        self.checks: list[Check] = []
+        self._failed: list[Any] = []
+        self._values: list[Any] = []
+
+    def __enter__(self) -> Collector:
+        self._outer, _thread.collector = _thread.collector, self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _thread.collector = self._outer
+
+    def add(self, ok: Any, error: Callable[[int], Exception], value: Any) -> None:
+        self.checks.append(Check(self.call, error))
+        self._failed.append(jnp.logical_not(ok))
+        self._values.append(jnp.asarray(value, jnp.int64))
+
+    def flag(self) -> Any:
+        """int64[2]: number of the first check that failed, or -1, and the value that it checked."""
+        failed = jnp.stack(self._failed)
+        first = jnp.argmax(failed)
+        return jnp.stack([jnp.where(failed[first], first, -1).astype(jnp.int64), jnp.stack(self._values)[first]])
+
+
+class _Thread(threading.local):
+    collector: Collector | None = None
+
+
+_thread = _Thread()
+
+
+def current_call() -> int:
+    """Number of the call that is being lowered, within its graph."""
+    return _thread.collector.call if _thread.collector is not None else 0
+
+
+def require(ok: Any, error: Callable[[int], Exception], value: Any = 0) -> None:
+    """Within a lowering whose operator is registered with `checked=True`: the program fails where `ok` is false.
+
+    Args:
+        ok: boolean scalar.
+        error: makes the exception from `value`.
+        value: integer scalar, for the message.
+    """
+    if _thread.collector is not None:
+        _thread.collector.add(ok, error, value)
+
+
+def in_range(index: Any, size: int, error: Callable[[int], Exception], lowest: int | None = None) -> None:
+    """Requires every element of `index` to be in [lowest, size); `lowest` is -size by default."""
+    if index.size == 0:
+        return
+    lowest = -size if lowest is None else lowest
+    bad = jnp.logical_or(index < lowest, index >= size).reshape(-1)
+    require(jnp.logical_not(bad.any()), error, index.reshape(-1)[jnp.argmax(bad)])
+
+
+class Execution(NamedTuple):
+    """One run of a program.
+
+    Attributes:
+        marker: a result that is ready when all are.
+        flag: what `Collector.flag` gave, if the program checks anything.
+        checks: what it checks.
+        graph: the program.
+        lines: call number → the user's line.
+    """
+
+    marker: jax.Array
+    flag: jax.Array | None
+    checks: Sequence[Check]
+    graph: Graph
+    lines: Mapping[int, str]
+
+    @property
+    def fallible(self) -> bool:
+        """Something in it is known to be able to fail."""
+        return self.flag is not None or bool(self.lines)
+
+    @property
+    def is_done(self) -> bool:
+        """It has finished, or its results were donated to a later execution."""
+        return self.marker.is_deleted() or self.marker.is_ready()  # type: ignore[attr-defined]
+
+    def finish(self) -> None:
+        """Waits until it has been executed.
+
+        Raises:
+            what went wrong in it.
+        """
+        if self.marker.is_deleted():  # a later execution, which has its buffer, stands behind it
+            return
+        try:
+            self.marker.block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            found = kernel_error(error, self.graph, self.lines)
+            if found is None:
+                raise
+            raise found.meaning from None
+        if self.flag is not None:
+            number, value = self.flag.tolist()
+            if number >= 0:
+                check = self.checks[number]
+                raise _located(check.error(value), check.call, self.graph, self.lines)
+
+
+class KernelError(NamedTuple):
+    """An error of a kernel that a program called.
+
+    Attributes:
+        call: number of the call.
+        meaning: the exception that torch's kernel raised.
+    """
+
+    call: int
+    meaning: Exception
+
+
+def kernel_error(error: Exception, graph: Graph, lines: Mapping[int, str] | None = None) -> KernelError | None:
+    """What torch's kernel raised within a program (native/bridge.cpp, `fallback._callback`); None for any other error."""
+    found = _KERNEL_ERROR.search(str(error))
+    if found is None:
+        return None
+    call = int(found["call"])
+    kind = _KINDS.get(found["kind"], RuntimeError)
+    return KernelError(call, _located(kind(found["message"]), call, graph, lines or {}))
+
+
+def _located(error: Exception, call: int, graph: Graph, lines: Mapping[int, str]) -> Exception:
+    name = graph.calls[call].name
+    line = lines.get(call)
+    error.args = (f"{error}\n  {name}, called at {line}" if line else f"{error}\n  {name}",)
+    return error
+
+
+_KERNEL_ERROR = re.compile(r"\[aten #(?P<call>\d+) (?P<kind>\w+)\] (?P<message>.*?) \[end\]", re.DOTALL)
+_KINDS: dict[str, type[Exception]] = {
+    "IndexError": IndexError,
+    "ValueError": ValueError,
+    "TypeError": TypeError,
+    "NotImplementedError": NotImplementedError,
+    "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+}

@@ -1,0 +1,60 @@
+"""What torch's CPU kernels refuse, asked of them on tensors of one element.
+
+The meta kernels of many random operators let through dtypes and numbers that the CPU kernels raise for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .registry import overload
+
+
+def probe(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
+    """Calls the operator on CPU tensors of ones whose sizes are 1 (or 0, where they are). No random number is used up.
+
+    Raises:
+        RuntimeError, NotImplementedError, ...: what torch's CPU kernel raises for these dtypes, ranks and numbers.
+    """
+    options = {name: _small(arg) for name, arg in kwargs.items()}
+    if "device" in options:
+        options["device"] = torch.device("cpu")
+    quietly(target, *map(_small, args), **options)
+
+
+def quietly(target: Any, *args: Any, **kwargs: Any) -> None:
+    """Calls an operator on CPU tensors without using up random numbers."""
+    with torch.random.fork_rng(devices=()), torch._C._DisableTorchDispatch():
+        target(*args, **kwargs)
+
+
+def _small(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return torch.ones([min(size, 1) for size in arg.shape], dtype=arg.dtype, device="cpu")
+    if isinstance(arg, list | tuple):  # sizes
+        return [min(size, 1) for size in arg]
+    return None if isinstance(arg, torch.Generator) else arg
+
+
+def probed(name: str, result: Callable[..., torch.Tensor] | None = None) -> Callable[..., Any]:
+    """For `registry.op(infer=...)`: the operator's meta kernel after a probe.
+
+    Args:
+        name: of the operator.
+        result: gives the meta tensor from the operator's arguments where torch has no meta kernel.
+    """
+    target: Any = overload(name)
+
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(None if isinstance(arg, torch.Generator) else arg for arg in args)
+        kwargs = {key: None if isinstance(arg, torch.Generator) else arg for key, arg in kwargs.items()}
+        if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" for leaf in tree_leaves(args)):
+            return target(*args, **kwargs)  # called again, for the error that names the sizes
+        probe(target, args, kwargs)
+        return target(*args, **kwargs) if result is None else result(*args, **kwargs)
+
+    return infer

@@ -1,0 +1,182 @@
+"""docs/operators.md: how each operator is served, and what fails and why."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from . import expected, rows
+from .compare import shorten
+from .rows import Row
+
+PATH = pathlib.Path(__file__).parents[2] / "docs" / "operators.md"
+
+#: Columns of the table.
+CLASSES = {
+    "float32, float64": ("float32", "float64"),
+    "bfloat16, float16": ("bfloat16", "float16"),
+    "int64, int32, uint8": ("int64", "int32", "uint8"),
+    "bool": ("bool",),
+    "complex64": ("complex64",),
+}
+
+Outcome = dict[str, Any]
+
+
+def write(outcomes: dict[Row, Outcome], path: pathlib.Path = PATH) -> str:
+    """Writes the document, and gives its totals."""
+    wanted = list(rows.all_rows())
+    totals = "\n".join(_totals(wanted, outcomes))
+    path.write_text(_INTRODUCTION.format(torch=torch.__version__.partition("+")[0]) + totals + _body(wanted, outcomes))
+    return totals
+
+
+_INTRODUCTION = """\
+# Operators
+
+How xla serves every entry of torch {torch}'s own databases of operator samples (OpInfo), and where it differs from the
+CPU. Written by `python -m tests.operators report` from the outcomes of `make test-ops`; do not edit.
+
+- **lowered**: everything that the entry comes down to is one node of the XLA program each.
+- **decomposed**: torch's decomposition of it, or of a part of it, into lowered operators.
+- **called**: torch's own kernel is called from inside of the XLA program, or on the host (`aten::` in the metrics).
+- **fails**: with the dtypes and roads on which it does; why is in the second table.
+
+A row is one entry in one direction and dtype on one road: lazy mode, eager mode, `torch.compile(backend="openxla",
+fullgraph=True)` (without `fullgraph` where the size of a result depends on data). It passes if all of its samples give
+what the CPU gives: structure, dtypes, sizes, strides, values within `tests/operators/tolerances.py`, or the same error.
+
+"""
+
+
+def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str]:
+    wanted = list(wanted)
+
+    def passes(row: Row) -> bool:
+        return outcomes.get(row, {}).get("outcome") == "pass"
+
+    def count(database: str, takes: Callable[[Row], bool]) -> tuple[list[str], list[str]]:
+        """The entries that have such rows, and those of them whose rows all pass."""
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in wanted:
+            if row.database == database and takes(row):
+                found[row.entry].append(row)
+        return list(found), [entry for entry, each in found.items() if all(map(passes, each))]
+
+    yield "| of the entries of | pass | of | |"
+    yield "|---|---|---|---|"
+    for label, database, takes in _TOTALS:
+        entries, passing = count(database, takes)
+        yield f"| {label} | {len(passing)} | {len(entries)} | {_percent(len(passing), len(entries))} |"
+    _, forward = count("op_db", _is_first)
+    without = [
+        entry
+        for entry in forward
+        if not any(
+            outcomes[row]["called"]
+            for row in wanted
+            if row.database == "op_db" and row.entry == entry and _is_first(row)
+        )
+    ]
+    yield (
+        f"| `op_db`, forward, float32: of those that pass, without a fallback | {len(without)} | {len(forward)} "
+        f"| {_percent(len(without), len(forward))} |"
+    )
+    run = [row for row in wanted if row in outcomes]
+    passing = sum(map(passes, wanted))
+    yield f"\n{len(run)} of {len(wanted)} rows were run, {passing} passed ({_percent(passing, len(wanted))}).\n"
+
+
+def _is_first(row: Row) -> bool:
+    return (row.direction, row.dtype) == ("forward", "float32")
+
+
+_TOTALS: list[tuple[str, str, Callable[[Row], bool]]] = [
+    ("`op_db`, forward, float32, all three roads", "op_db", _is_first),
+    ("`op_db`, forward, every dtype, all three roads", "op_db", lambda row: row.direction == "forward"),
+    ("`op_db`, backward, every dtype, all three roads", "op_db", lambda row: row.direction == "backward"),
+    ("`op_db`, in-place forms, every dtype", "op_db", lambda row: row.direction == "inplace"),
+    ("`op_db`, `out=` forms, every dtype", "op_db", lambda row: row.direction == "out"),
+    ("`op_db`, errors", "op_db", lambda row: row.direction == "errors"),
+    ("`foreach_*_op_db`, everything", "foreach", lambda row: True),
+    ("`module_db`, forward and backward, float32", "module_db", lambda row: row.dtype == "float32"),
+    ("`module_db`, everything", "module_db", lambda row: True),
+    ("`optim_db`, float32", "optim_db", lambda row: row.dtype == "float32"),
+    ("`optim_db`, everything", "optim_db", lambda row: True),
+]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
+    entries: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in wanted:
+        entries[row.database, row.entry].append(row)
+    lines = []
+    for database in rows.databases():
+        lines += [
+            f"\n## {database}\n",
+            f"| entry | {' | '.join(CLASSES)} | backward | other |",
+            "|---" * (len(CLASSES) + 3) + "|",
+        ]
+        for (of, name), found in sorted(entries.items()):
+            if of == database:
+                cells = [
+                    _served([row for row in found if row.dtype in dtypes and row.direction == "forward"], outcomes)
+                    for dtypes in CLASSES.values()
+                ]
+                cells.append(_passing([row for row in found if row.direction == "backward"], outcomes))
+                others = [row for row in found if row.direction not in ("forward", "backward")]
+                cells.append(_passing(others, outcomes))
+                lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    lines += ["\n## What fails, and why\n", *_reasons(wanted, outcomes)]
+    return "\n".join(lines) + "\n"
+
+
+def _served(found: list[Row], outcomes: dict[Row, Outcome]) -> str:
+    """How the rows of one cell are served: the least direct way of them."""
+    failing = _failing(found, outcomes)
+    if failing or not found:
+        return failing
+    routes = {outcomes[row].get("route") for row in found if row in outcomes}
+    return next((route for route in ("called", "decomposed", "lowered") if route in routes), "not run")
+
+
+def _passing(found: list[Row], outcomes: dict[Row, Outcome]) -> str:
+    if not found:
+        return ""
+    return _failing(found, outcomes) or ("passes" if any(row in outcomes for row in found) else "not run")
+
+
+def _failing(found: list[Row], outcomes: dict[Row, Outcome]) -> str:
+    failing = [row for row in found if outcomes.get(row, {}).get("outcome") == "fail"]
+    if not failing:
+        return ""
+    if len(failing) == len([row for row in found if row in outcomes]):
+        return "fails"
+    parts = {
+        name: dict.fromkeys(getattr(row, name) for row in failing)
+        for name in ("direction", "dtype", "road")
+        if {getattr(row, name) for row in failing} != {getattr(row, name) for row in found}
+    }
+    return "fails: " + "; ".join(", ".join(part) for part in parts.values())
+
+
+def _reasons(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in wanted:
+        outcome = outcomes.get(row, {})
+        if outcome.get("outcome") == "fail":
+            why = expected.reason(row)
+            groups[why or f"*not explained yet:* {shorten(outcome['error'])}"].append(row)
+    yield "| why | rows | of |"
+    yield "|---|---|---|"
+    for why, found in sorted(groups.items(), key=lambda item: (item[0].startswith("*"), -len(item[1]))):
+        names = ", ".join(f"`{name}`" for name in sorted({row.entry for row in found}))
+        yield f"| {why.replace('|', chr(92) + '|')} | {len(found)} | {names} |"

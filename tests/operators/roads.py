@@ -1,0 +1,124 @@
+"""How a call runs: on the CPU, lazily, and in eager mode. `dynamo` is the third road."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.experimental import eager_mode
+
+from .cases import Case
+from .compare import Result, result_of
+
+#: How many calls are recorded before they run as one program. Compiling one program of them takes a fraction of what
+#: compiling each takes; a very large one takes more than that.
+BATCH = 32
+
+
+def without_wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def attempt(case: Case, device: str, wrap: Any = without_wrap, read: bool = True) -> Any:
+    """The call's result on a device, read if so wanted; or a `Result` with what it raised."""
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    try:
+        tree = case.prepare(device)(wrap)
+        return result_of(tree, device) if read else tree
+    except Exception as error:
+        return Result(error=error.with_traceback(None))
+
+
+def on_cpu(case: Case) -> tuple[Result, bool]:
+    """The result on the CPU, and whether the call has drawn random numbers."""
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    result = attempt(case, "cpu")
+    return result, not torch.equal(before, torch.get_rng_state())
+
+
+class Recorder(TorchDispatchMode):
+    """Collects the aten overloads that arrive below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overloads: set[torch._ops.OpOverload] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.overloads.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+def overloads(case: Case) -> set[torch._ops.OpOverload]:
+    """What the call comes down to on the CPU."""
+    with Recorder() as recorder:
+        attempt(case, "cpu")
+    return recorder.overloads
+
+
+def lazy(cases: Sequence[Case]) -> Iterator[Result]:
+    """All calls recorded, then one program of them; one by one where something raised."""
+    for start in range(0, len(cases), BATCH):
+        batch = cases[start : start + BATCH]
+        trees = [attempt(case, "xla", read=False) for case in batch]
+        try:
+            lazy_runtime.sync(wait=True)
+            yield from [tree if isinstance(tree, Result) else result_of(tree, "xla") for tree in trees]
+        except Exception:
+            del trees
+            drop_pending()
+            yield from map(alone, batch)
+
+
+def alone(case: Case) -> Result:
+    """One call, recorded and run."""
+
+    tree = attempt(case, "xla", read=False)
+    if isinstance(tree, Result):
+        return tree
+    try:
+        lazy_runtime.sync(wait=True)
+        return result_of(tree, "xla")
+    except Exception as error:
+        drop_pending()
+        return Result(error=error.with_traceback(None), late=True)
+
+
+def drop_pending() -> None:
+    """Runs what a failed program has left pending, until nothing is."""
+    for _ in range(100):
+        try:
+            lazy_runtime.sync(wait=True)
+            return
+        except Exception:
+            continue
+
+
+def eager(cases: Sequence[Case]) -> Iterator[Result]:
+    """Every operator as it is called."""
+    for case in cases:
+        eager_mode(True)
+        try:
+            yield attempt(case, "xla")
+        finally:
+            eager_mode(False)
+
+
+def called() -> set[str]:
+    """Counters of operators that were called as a fallback since the counters were cleared."""
+    return {name for name in metrics.names() if name.startswith("aten::")}
+
+
+def quiet() -> None:
+    """Warnings are no results; torch's databases give many."""
+    warnings.simplefilter("ignore")

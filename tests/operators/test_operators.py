@@ -1,0 +1,58 @@
+"""CI's fixed share of the operator rows: what passed must pass, and what is expected to fail must fail.
+
+`python -m tests.operators` runs all of them.
+"""
+
+from collections import defaultdict
+
+import pytest
+
+from tests.operators import expected, results, rows, share
+from tests.operators.run import run
+
+SAMPLES = 2
+
+
+def _by_entry(found):
+    grouped = defaultdict(list)
+    for row in sorted(found, key=str):
+        grouped[f"{row.database}/{row.entry}"].append(row)
+    return grouped
+
+
+EXISTING = list(rows.all_rows())
+_known = set(EXISTING)
+#: another version of torch may have lost some
+PASSING = _by_entry(
+    row for row in share.read() if row in _known and share.is_in_share(row) and not expected.reason(row)
+)
+FAILING = [row for row in EXISTING if expected.reason(row) and share.is_in_share(row)]
+
+
+@pytest.fixture(scope="session")
+def outcomes(request):
+    """The outcomes of all rows that the chosen tests are about, from one run on two workers."""
+    wanted = []
+    for item in request.session.items:
+        if item.path == request.path:
+            wanted += item.callspec.params["found"]
+    collected = {}
+
+    def report(outcome):
+        collected[results.row_of(outcome)] = outcome
+
+    run(wanted, report, samples=SAMPLES)
+    return collected
+
+
+@pytest.mark.parametrize("found", PASSING.values(), ids=PASSING.keys())
+def test_what_passed_passes(found, outcomes):
+    failed = [f"{row}: {outcomes[row]['error']}" for row in found if outcomes[row]["outcome"] != "pass"]
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("found", [[row] for row in FAILING], ids=map(str, FAILING))
+def test_what_is_expected_to_fail(found, outcomes, request):
+    (row,) = found
+    request.applymarker(pytest.mark.xfail(reason=expected.reason(row), strict=True))
+    assert outcomes[row]["outcome"] == "pass", outcomes[row]["error"]
