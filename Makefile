@@ -1,5 +1,6 @@
 # make setup    the virtual environment, with everything that the rest needs
 # make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it)
+# make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make check    formatting, lint and types alone
 # make clean    removes the environment and what was built
@@ -17,14 +18,18 @@ PACKAGES := lazy_runtime openxla_backend benchmarks
 NATIVE := $(wildcard lazy_runtime/native/*.cpp lazy_runtime/native/*.h) lazy_runtime/native/build.py
 BENCH ?=
 TESTS ?=
+OPS ?=
 
-.PHONY: setup test bench check clean
+.PHONY: setup test test-ops bench check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
 
 test: check
 	$(BIN)/python -m pytest $(TESTS)
+
+test-ops: setup
+	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)

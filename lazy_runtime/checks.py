@@ -156,7 +156,7 @@ class KernelError(NamedTuple):
 
 
 def kernel_error(error: Exception, graph: Graph, lines: Mapping[int, str] | None = None) -> KernelError | None:
-    """What torch's kernel raised within a program (native/bridge.cpp, `fallback._callback`); None for any other error."""
+    """What torch's kernel raised within a program (native/bridge.cpp, `fallback.on_host`); None for any other error."""
     found = _KERNEL_ERROR.search(str(error))
     if found is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -62,8 +63,10 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
     composite = _is_composite(func)
     decomposition: Callable[..., Any] | None = func.decompose if composite else decomposition_table.get(func)
     run = _functionalized
+    if decomposition is None and func.namespace == "torch_nn":  # torch's own in Python: a body of aten's operators
+        decomposition = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
     if decomposition is None and func.namespace == "prims":
-        decomposition = getattr(prims, func._opname).impl_aten
+        decomposition = getattr(func, "impl_aten")  # noqa: B009  torch adds the attribute
         run = _directly  # one prim is made of others, and functionalization refuses those that write
 
     def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:

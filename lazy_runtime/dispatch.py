@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import decompose, dtypes, errors, execute, metrics, transfer, xla_devices
+from . import decompose, dtypes, errors, execute, metrics, precision, transfer, xla_devices
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
@@ -135,6 +135,8 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         return record(operator, *_adopt(operator, args, kwargs))
     if trace is not None and not inputs:
         add(trace.device)
+    if operator.products:
+        add(precision.level())
     call = operator.calls.get(tuple(key))
     if call is None:
         call = _new_call(operator, args, kwargs, scan, trace)
@@ -254,6 +256,7 @@ def _new_call(
     device = _common_device(specs) if specs else _device_argument(kwargs, trace)
     outputs, container = infer(operator, device, args, kwargs)
     ints = len(scan.ints) + operator.random
+    level = precision.level() if operator.products else "highest"
 
     def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
         def fill(arg: Any) -> Any:
@@ -266,7 +269,8 @@ def _new_call(
         filled = {name: fill(arg) for name, arg in template_kwargs.items()}
         if operator.random:
             filled["seed"] = int_inputs[-1]
-        results = operator.lowering(call, [fill(arg) for arg in template_args], filled)
+        with precision.at(level):
+            results = operator.lowering(call, [fill(arg) for arg in template_args], filled)
         return [results] if container is None else list(results)
 
     call = Call(

@@ -80,7 +80,7 @@ def _operator(func: torch._ops.OpOverload) -> Operator:
         if call.device.platform == "cpu" and aten_bridge.available():
             found = aten_bridge.call(func.name(), arguments, results)
         else:
-            found = _callback(func, arguments, results)
+            found = on_host(func, arguments, results)
         return found[0] if call.container is None else found
 
     operator = Operator(func.name(), func, lowering, infer=_shapes_of(func), fallible=True)
@@ -123,8 +123,13 @@ def _zeros(x: Any) -> Any:
     return x
 
 
-def _callback(func: torch._ops.OpOverload, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """The operator on the host, for platforms whose programs cannot call torch's kernels."""
+def on_host(func: torch._ops.OpOverload, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """The operator on the host, within a lowering: for platforms whose programs cannot call torch's kernels.
+
+    Args:
+        arguments: all of the schema's, in order.
+        results: `jax.ShapeDtypeStruct` of each result, None for one that is undefined.
+    """
     leaves, structure = pytree.tree_flatten(list(arguments))
     places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     wide = {place: np.dtype(leaves[place].dtype) for place in places}

@@ -43,21 +43,3 @@ def decomposition(func: torch._ops.OpOverload) -> Callable[..., list[torch.Tenso
         ]
 
     return run
-
-
-def register(library: torch.library.Library) -> None:
-    """Registers a kernel for autograd's key for each in-place `aten::_foreach_*_`: functionalization leaves the version
-    counters of the lists as they are, and autograd would not see that what it has saved was written to."""
-    for name in torch._C._dispatch_get_all_op_names():
-        packet, _, overload = name.removeprefix("aten::").partition(".")
-        if packet.startswith("_foreach_") and packet.endswith("_"):
-            operator = getattr(getattr(aten, packet), overload or "default")
-            library.impl(operator, _counted(operator), "AutogradXLA")
-
-
-def _counted(operator: torch._ops.OpOverload) -> Callable[..., None]:
-    def write(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
-        operator._op_dk(torch._C.DispatchKey.Autograd, tensors, *args, **kwargs)
-        torch.autograd.graph.increment_version(tensors)
-
-    return write

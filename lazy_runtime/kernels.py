@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import torch
 
-from . import autocast, dispatch, dtypes, errors, execute, foreach, memory, storage, transfer, views
+from . import autocast, composites, dispatch, dtypes, errors, execute, memory, native, storage, transfer, views
 from . import data_dependent as data_dependent  # for their handlers
 from . import fallback as fallback
 from . import grad_scaler as grad_scaler
 from . import random_arguments as random_arguments
+from . import unique as unique
 from . import xla_devices as devices
 from .ops import registry
 from .spec import TensorSpec, storage_size
@@ -43,6 +44,9 @@ FACTORIES = (
     "zeros",
 )
 
+#: What `x &= y` and its like call: composite operators that write, which functionalization takes for a stranger's.
+IN_PLACE_OPERATORS = ("__iand__", "__ior__", "__ixor__")
+
 _library: torch.library.Library | None = None
 
 
@@ -53,18 +57,22 @@ def register() -> None:
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
+    writes = native.writes()
     storage.register(_library)
     views.register(_library)
     memory.register(_library)
-    foreach.register(_library)
+    composites.register(_library)
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
     # Inference mode skips autograd's keys. Functionalization would then hand on these operators whole.
     _library.impl("native_batch_norm", native_batch_norm, "Functionalize")
-    for overload in (aten.batch_norm.default, aten._batch_norm_impl_index.default, aten.instance_norm.default):
+    whole = [aten.batch_norm.default, aten._batch_norm_impl_index.default, aten.instance_norm.default]
+    whole += [getattr(getattr(aten, name), kind) for name in IN_PLACE_OPERATORS for kind in ("Tensor", "Scalar")]
+    for overload in whole:
         _library.impl(overload, overload.decompose, "Functionalize")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
+    writes.xla_register_writes()  # last: for the operators that have no kernel of their own
 
 
 def empty(

@@ -13,7 +13,7 @@ import torch
 
 from . import dispatch
 from .ops import registry
-from .ops.probe import probe
+from .ops.probe import last_integer, probe
 from .tensor import XLATensor
 
 _INT64_MIN = -(2**63)
@@ -71,7 +71,7 @@ def _bounds(dtype: torch.dtype, low: int, high: int | None) -> tuple[int, int | 
     if high is None:
         if low == _INT64_MIN or dtype == torch.int64:
             return low, None
-        high = _last(dtype) + 1
+        high = last_integer(dtype) + 1
     elif dtype.is_floating_point:
         rounded = _rounded(high - 1, dtype)
         if rounded >= high:
@@ -83,20 +83,13 @@ def _bounds(dtype: torch.dtype, low: int, high: int | None) -> tuple[int, int | 
     return low, high
 
 
-def _last(dtype: torch.dtype) -> int:
-    """The last integer up to which the dtype holds all of them."""
-    if dtype.is_floating_point:
-        return round(2 / torch.finfo(dtype).eps)
-    return 1 if dtype == torch.bool else torch.iinfo(dtype).max
-
-
 def _rounded(number: int, dtype: torch.dtype) -> int:
     return int(torch.tensor(number, dtype=torch.int64, device="cpu").to(dtype).to(torch.int64))
 
 
 def _spacing(number: int, dtype: torch.dtype) -> int:
     """Distance of the dtype's numbers next to this one."""
-    digits = _last(dtype).bit_length() - 1
+    digits = last_integer(dtype).bit_length() - 1
     return 1 << (abs(number).bit_length() - 1 - digits + 1)
 
 

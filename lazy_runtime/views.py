@@ -36,42 +36,18 @@ _apply_pending_writes = _torch._functionalize_sync
 _inner = _torch._from_functional_tensor
 
 
-def root(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor over all of the memory that `tensor` shows a part of. It shares that memory and is a view of nothing."""
-    _apply_pending_writes(tensor)
-    if _torch._is_functional_tensor_base(tensor):
-        return tensor
-    inner = _inner(tensor)
-    whole = to_functional(make(inner.handle, inner.spec))
-    _torch._functionalize_unsafe_set(whole, tensor)  # its memory; the chain of views is empty
-    # A new wrapper takes itself to be up to date with memory that nobody has written to, so a write there must be.
-    _torch._functionalize_commit_update(tensor)
-    _apply_pending_writes(whole)
-    _apply_pending_writes(tensor)
-    return whole
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
+def has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is an xla tensor of ours, and no stand-in of Dynamo's."""
     return _torch._is_functional_tensor(tensor) and type(_inner(tensor)) is XLATensor
 
 
-def memory_size(tensor: torch.Tensor) -> int:
-    """How many elements the memory of `tensor` holds."""
-    return tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
-
-
 def of_root(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
-    """The memory of `tensor`, seen with these sizes and strides, outside of autograd's books.
+    """The memory of `tensor`, seen with these sizes and strides, outside of autograd's books (`native/writes.cpp`).
 
     Raises:
         RuntimeError: torch's own, for what lies outside of the memory.
     """
-    size, stride, held = tuple(size), tuple(stride), memory_size(tensor)
-    if 0 not in size and storage_offset + storage_size(size, stride) > held:
-        torch.empty(held, dtype=tensor.dtype, device="cpu").as_strided(size, stride, storage_offset)
-    with torch.no_grad():
-        return _as_strided_in_autograd(root(tensor), size, stride, storage_offset).data
+    return torch.ops.lazy_runtime.of_root(tensor, tensor.dtype, size, stride, storage_offset)
 
 
 # straight to autograd's own kernels, whose place for xla the functions below have taken
@@ -81,7 +57,7 @@ def _as_strided_in_autograd(tensor: torch.Tensor, size: Any, stride: Any, storag
 
 def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """`aten::as_strided` for autograd's key."""
-    if not _has_memory(tensor) or _covers(tensor, size, stride, storage_offset):
+    if not has_memory(tensor) or _covers(tensor, size, stride, storage_offset):
         return _as_strided_in_autograd(tensor, size, stride, storage_offset)
     offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
     insides = of_root(tensor, size, stride, offset)
@@ -93,7 +69,7 @@ def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int
 
 def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """`aten::as_strided_` for autograd's key."""
-    if not _has_memory(tensor):
+    if not has_memory(tensor):
         return aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
     offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
     insides = of_root(tensor, size, stride, offset)
@@ -101,15 +77,6 @@ def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: in
         aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
     tensor.data = insides
     return tensor
-
-
-def unfold(tensor: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
-    """`aten::unfold` for autograd's key."""
-    view = aten.unfold.default._op_dk(torch._C.DispatchKey.Autograd, tensor, dimension, size, step)
-    in_one_window_each = size == step and view.numel() == tensor.numel()
-    if not in_one_window_each and _has_memory(tensor):
-        view.data = of_root(tensor, view.shape, view.stride(), int(view.storage_offset()))
-    return view
 
 
 class _Thread(threading.local):
@@ -170,32 +137,23 @@ def _positions(size: Any, stride: Any, first: int) -> set[int]:
 
 @dispatch.handler("aten::_propagate_xla_data")
 def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Arrives in every in-place operator with the inner tensors before and after, once functionalization has computed the
-    new value and before it gives it to the wrapper.
-
-    What was written keeps its strides, whatever those of the operator's result; and through an expanded tensor
-    functionalization would sum the values written to one element.
+    """Arrives after every operator that writes with the inner tensors before and after, those that the user's tensors
+    hold and those behind all their views: what was written to keeps its strides, whatever those of the operator's result.
 
     Raises:
-        RuntimeError: torch's own for a write to an expanded tensor, or of a dtype that cannot be cast.
+        RuntimeError: torch's own for a write to an expanded tensor, in inference mode (elsewhere `native/writes.cpp` has
+            refused it), where functionalization has summed what was written to one place.
     """
     before, after = args
     spec = before.spec
-    if after.spec.dtype is not spec.dtype and not torch.can_cast(after.spec.dtype, spec.dtype):
-        # most such writes were refused by the operator's meta kernel
-        found, wanted = (torch.empty(0, dtype=x.spec.dtype, device="cpu").type()[6:-6] for x in (after, before))
-        raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
-    if 0 in spec.stride and any(step == 0 and size > 1 for step, size in zip(spec.stride, spec.shape, strict=True)):
+    if 0 in spec.stride and spec.numel and any(step == 0 and size > 1 for step, size in zip(spec.stride, spec.shape, strict=True)):
         raise RuntimeError(OVERLAP)
     if after.spec is not spec and after.spec.shape == spec.shape:  # of other sizes: `out=` resizes
-        if after.spec.dtype is not spec.dtype:
-            spec = TensorSpec.of(spec.device, after.spec.dtype, spec.shape, spec.stride, spec.offset)
         after.data = make(after.handle, spec)  # the look that torch sees
         after.spec = spec
 
 
 def register(library: torch.library.Library) -> None:
     """Registers what works only once the devices are up."""
-    kernels: dict[str, Callable[..., Any]] = {"as_strided": as_strided, "as_strided_": as_strided_, "unfold": unfold}
-    for name, kernel in kernels.items():
-        library.impl(name, kernel, "AutogradXLA")
+    library.impl("as_strided", as_strided, "AutogradXLA")
+    library.impl("as_strided_", as_strided_, "AutogradXLA")

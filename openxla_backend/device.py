@@ -143,6 +143,8 @@ def _write(target: torch.Tensor, handle: Handle, spec: Any) -> None:
         target.copy_(transfer.to_host(make(handle, spec)))
         return
     _apply_pending_writes(target)
+    if not _torch._is_functional_tensor_base(target):
+        _torch.ops.lazy_runtime.reroot(target)
     _torch._functionalize_replace(target, make(handle, _inner(target).spec))
     _torch._functionalize_commit_update(target)
     _apply_pending_writes(target)

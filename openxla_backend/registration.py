@@ -6,6 +6,7 @@ import functools
 
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
+from torch._subclasses import fake_tensor
 
 
 def register() -> None:
@@ -18,9 +19,18 @@ def register() -> None:
     # An operator on an xla tensor that runs between two compiled graphs is Python code of these packages, which Dynamo
     # would compile as if it were the user's.
     _skip_packages()
+    _index_devices()
 
 
 @functools.cache
 def _skip_packages() -> None:
     for package in ("lazy_runtime", "openxla_backend", "jax", "jaxlib"):
         trace_rules.add(package)
+
+
+@functools.cache
+def _index_devices() -> None:
+    """Makes a fake tensor on `xla` be on the current device, as torch does for the types of devices that it lists.
+    Otherwise one made with device="xla" in a compiled function does not meet the arguments, which are on `xla:0`."""
+    is_indexed = fake_tensor._is_indexed_device_type
+    fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)

@@ -1,4 +1,5 @@
-"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`, and the ATen bridge."""
+"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
+and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -41,6 +42,16 @@ def guard() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("guard", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def writes() -> ctypes.CDLL:
+    """The library of the kernel for operators that write.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("writes", importlib.metadata.version("torch"))
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from .registry import Promotion, op, pointwise
+from .registry import op, pointwise
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -148,13 +148,6 @@ def sigmoid_backward(grad, y):
 @pointwise("aten::tanh_backward")
 def tanh_backward(grad, y):
     return grad * (1 - jnp.conj(y) ** 2)
-
-
-@pointwise("aten::logit", promotion=Promotion.INT_TO_FLOAT)
-def logit(x, eps=None):
-    if eps is not None:
-        x = jnp.clip(x, eps, 1 - eps)
-    return jnp.log(x / (1 - x))
 
 
 @pointwise("aten::softshrink")

@@ -7,7 +7,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from .matmul import precision
+from .. import precision
+from .probe import probed
 from .reduction import opmath
 from .registry import op
 
@@ -15,7 +16,7 @@ from .registry import op
 def _scores(query, key, is_causal, attn_mask, scale):
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     wide = _wide(query)
-    scores = jnp.einsum("...qd,...kd->...qk", query, key, precision=precision(query.dtype), preferred_element_type=wide)
+    scores = jnp.einsum("...qd,...kd->...qk", query, key, precision=precision.of(query.dtype), preferred_element_type=wide)
     scores = scores * scale
     if is_causal:
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
@@ -41,22 +42,26 @@ def _wide(x):
     return jnp.float32 if x.dtype.itemsize < 4 else x.dtype
 
 
-@op("aten::_scaled_dot_product_flash_attention_for_cpu")
+# the probe refuses dropout, which torch's kernel does not have; `scaled_dot_product_attention` then composes the operator
+@op(
+    "aten::_scaled_dot_product_flash_attention_for_cpu", products=True,
+    infer=probed("aten::_scaled_dot_product_flash_attention_for_cpu"),
+)  # fmt: skip
 def flash_attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
     key, value = _for_each_head(key, query), _for_each_head(value, query)
     scores, _ = _scores(query, key, is_causal, attn_mask, scale)
     logsumexp = jax.nn.logsumexp(scores, axis=-1)
     logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)  # a row masked as a whole attends to nothing
     weights = jnp.exp(scores - logsumexp[..., None]).astype(query.dtype)
-    attended = jnp.einsum("...qk,...kd->...qd", weights, value, precision=precision(query.dtype))
+    attended = jnp.einsum("...qk,...kd->...qd", weights, value, precision=precision.of(query.dtype))
     return attended, logsumexp
 
 
-@op("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+@op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", products=True)
 def flash_attention_for_cpu_backward(
     grad, query, key, value, attended, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
 ):
-    exact = precision(query.dtype)
+    exact = precision.of(query.dtype)
     groups = key.shape
     key, value = _for_each_head(key, query), _for_each_head(value, query)
     scores, scale = _scores(query, key, is_causal, attn_mask, scale)

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import aten_bridge
+from .. import aten_bridge, precision
 from ..layout import ChannelsLast, logical, physical
-from .matmul import precision
 from .reduction import opmath
 from .registry import op
 
@@ -52,7 +51,7 @@ def _is_product(weight, geometry: Geometry) -> bool:
     return geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
-@op("aten::convolution", "aten::convolution_overrideable", channels_last=True)
+@op("aten::convolution", "aten::convolution_overrideable", channels_last=True, products=True)
 def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
     weight = logical(weight)
     n = weight.ndim - 2
@@ -71,7 +70,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     return ChannelsLast(y) if batched else logical(ChannelsLast(y))[0]
 
 
-@op("aten::convolution_backward", "aten::convolution_backward_overrideable", channels_last=True)
+@op("aten::convolution_backward", "aten::convolution_backward_overrideable", channels_last=True, products=True)
 def convolution_backward(
     grad,
     x,
@@ -140,7 +139,7 @@ def _general(x, weight, stride, padding, geometry: Geometry, **options: Any):
         rhs_dilation=geometry.dilation,
         dimension_numbers=jax.lax.ConvDimensionNumbers(data, (n + 1, n, *range(n)), data),
         feature_group_count=geometry.groups,
-        precision=precision(x.dtype),
+        precision=precision.of(x.dtype),
         **options,
     )
 
@@ -152,7 +151,7 @@ def _one_by_one(x, weight, geometry: Geometry):
     if any(s != 1 for s in geometry.stride):
         x = x[(slice(None), *(slice(None, None, s) for s in geometry.stride))]
     filters = weight.reshape(weight.shape[:2])
-    return jax.lax.dot_general(x, filters, (((x.ndim - 1,), (1,)), ((), ())), precision=precision(x.dtype))
+    return jax.lax.dot_general(x, filters, (((x.ndim - 1,), (1,)), ((), ())), precision=precision.of(x.dtype))
 
 
 def _depthwise(x, weight, geometry: Geometry):

@@ -158,7 +158,7 @@ def _multinomial_result(weights, num_samples, replacement=False, *, generator=No
     categories = weights.shape[-1] if weights.dim() else 1
     one_row = [*(min(size, 1) for size in weights.shape[:-1]), *weights.shape[-1:]]
     row = torch.ones(one_row, dtype=weights.dtype, device="cpu")
-    quietly(torch.ops.aten.multinomial.default, row, min(num_samples, categories + 1), replacement)
+    quietly(torch.ops.aten.multinomial.default, row, min(num_samples, max(categories + 1, 2)), replacement)
     return torch.empty((*weights.shape[:-1], num_samples), dtype=torch.int64, device="meta")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .. import dtypes
-from .reduction import opmath
+from .. import checks, dtypes
+from .reduction import checked_op, opmath
 from .registry import op
 from .selection import cast
 
@@ -20,12 +20,12 @@ def safe_softmax(x, dim, dtype=None, *, out):
     return jnp.where(jnp.all(x == -jnp.inf, dim, keepdims=True), 0, weights) if x.ndim else weights
 
 
-@op("aten::_softmax")
+@checked_op("aten::_softmax")
 def softmax(x, dim, half_to_float=False, *, out):
     return jax.nn.softmax(opmath(x), axis=dim if x.ndim else None).astype(dtypes.to_numpy(out.dtype))
 
 
-@op("aten::_log_softmax")
+@checked_op("aten::_log_softmax")
 def log_softmax(x, dim, half_to_float=False, *, out):
     return jax.nn.log_softmax(opmath(x), axis=dim if x.ndim else None).astype(dtypes.to_numpy(out.dtype))
 
@@ -44,7 +44,8 @@ def log_softmax_backward(grad, y, dim, input_dtype, *, out):
     return (g - jnp.exp(z) * jnp.sum(g, axis, keepdims=True)).astype(dtypes.to_numpy(out.dtype))
 
 
-def _reduce(x, reduction):
+def reduce(x, reduction):
+    """The sum or mean of a loss over its elements, or the loss."""
     return x if reduction == NONE else jnp.mean(x) if reduction == MEAN else jnp.sum(x)
 
 
@@ -52,12 +53,13 @@ def _target_weights(x, target, weight, ignore_index):
     """Target as one-hot weights along the class axis (1, or 0 for a single sample), and each target's own weight."""
     axis = 1 if x.ndim > 1 else 0
     valid = target != ignore_index
-    safe = jnp.where(valid, target, 0)
+    safe = jnp.where(valid, target.astype(jnp.int64), 0)
+    checks.in_range(safe, x.shape[axis], lambda label: IndexError(f"Target {label} is out of bounds."), lowest=0)
     each = jnp.ones(target.shape, x.dtype) if weight is None else weight[safe]
     return axis, safe, jnp.where(valid, each, 0)
 
 
-@op("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+@op("aten::nll_loss_forward", "aten::nll_loss2d_forward", fallible=True)
 def nll_loss_forward(x, target, weight, reduction, ignore_index):
     axis, safe, each = _target_weights(x, target, weight, ignore_index)
     picked = jnp.squeeze(jnp.take_along_axis(x, jnp.expand_dims(safe, axis), axis), axis)
@@ -68,7 +70,7 @@ def nll_loss_forward(x, target, weight, reduction, ignore_index):
     return (jnp.sum(loss) / total if reduction == MEAN else jnp.sum(loss)), total
 
 
-@op("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+@op("aten::nll_loss_backward", "aten::nll_loss2d_backward", fallible=True)
 def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
     axis, safe, each = _target_weights(x, target, weight, ignore_index)
     if reduction == MEAN:
@@ -80,7 +82,7 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_we
 
 @op("aten::mse_loss")
 def mse_loss(x, target, reduction=MEAN):
-    return _reduce(jnp.square(x - target), reduction)
+    return reduce(jnp.square(x - target), reduction)
 
 
 @op("aten::mse_loss_backward")
@@ -92,7 +94,7 @@ def mse_loss_backward(grad, x, target, reduction, *, out):
 @op("aten::smooth_l1_loss")
 def smooth_l1_loss(x, target, reduction=MEAN, beta=1.0):
     size = jnp.abs(x - target)
-    return _reduce(jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta) if beta else size, reduction)
+    return reduce(jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta) if beta else size, reduction)
 
 
 @op("aten::smooth_l1_loss_backward")
@@ -102,11 +104,15 @@ def smooth_l1_loss_backward(grad, x, target, reduction, beta, *, out):
     return jnp.broadcast_to(grad * slope / (out.numel if reduction == MEAN else 1), out.shape).astype(x.dtype)
 
 
-@op("aten::binary_cross_entropy")
+@op("aten::binary_cross_entropy", fallible=True)
 def binary_cross_entropy(x, target, weight=None, reduction=MEAN):
+    for name, value in (("input", x), ("target", target)):
+        inside = jnp.all((value >= 0) & (value <= 1))
+        message = f"all elements of {name} should be between 0 and 1"
+        checks.require(inside, lambda _, message=message: RuntimeError(message))
     # torch clamps the logarithms at -100
     loss = -(target * jnp.maximum(jnp.log(x), -100) + (1 - target) * jnp.maximum(jnp.log1p(-x), -100))
-    return _reduce(loss if weight is None else loss * weight, reduction)
+    return reduce(loss if weight is None else loss * weight, reduction)
 
 
 @op("aten::binary_cross_entropy_backward")
@@ -120,4 +126,4 @@ def binary_cross_entropy_backward(grad, x, target, weight=None, reduction=MEAN):
 def binary_cross_entropy_with_logits(x, target, weight=None, pos_weight=None, reduction=MEAN):
     log_weight = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * x + log_weight * jax.nn.softplus(-x)
-    return _reduce(loss if weight is None else loss * weight, reduction)
+    return reduce(loss if weight is None else loss * weight, reduction)

@@ -2,68 +2,126 @@
 
 from __future__ import annotations
 
-import jax
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import torch
+from torch.utils._pytree import tree_map
 
-from .registry import op
-
-
-def precision(dtype) -> jax.lax.Precision | None:
-    """XLA's precision for products of `dtype`, from `torch.set_float32_matmul_precision`."""
-    if dtype != jnp.float32:
-        return None
-    level = torch.get_float32_matmul_precision()
-    return {
-        "highest": jax.lax.Precision.HIGHEST,
-        "high": jax.lax.Precision.HIGH,
-        "medium": jax.lax.Precision.DEFAULT,
-    }[level]
+from .. import dtypes, precision
+from .registry import op, overload
 
 
-def product(x, y):
-    """x @ y."""
+def product(x, y, dtype=None):
+    """x @ y at the precision that the user has set.
+
+    Args:
+        dtype: of the result, if not that of `x`.
+    """
     if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.integer):
-        return jnp.matmul(x, y).astype(x.dtype)
-    return jnp.matmul(x, y, precision=precision(x.dtype))
+        return jnp.matmul(x, y, preferred_element_type=dtype or x.dtype)
+    return jnp.matmul(x, y, precision=precision.of(x.dtype), preferred_element_type=dtype)
 
 
-@op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul")
+def exact_product(x, y):
+    """x @ y at full precision whatever the user has set: for what is part of another computation."""
+    return jnp.matmul(x, y, precision="highest")
+
+
+def not_of_bool(name: str) -> Callable[..., Any]:
+    """What to infer by for an operator whose CPU kernel has no bool, which the meta kernels do not tell."""
+    target = overload(name)
+    assert target is not None
+
+    def on_cpu(x: Any) -> Any:
+        return torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) if isinstance(x, torch.Tensor) else x
+
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        if args[0].dtype == torch.bool:
+            target(*tree_map(on_cpu, args), **kwargs)
+        return target(*args, **kwargs)
+
+    return infer
+
+
+def _product_op(*names: str) -> Callable[[Callable], Callable]:
+    def register(function: Callable) -> Callable:
+        for name in names:
+            op(name, products=True, infer=not_of_bool(name))(function)
+        return function
+
+    return register
+
+
+@_product_op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul")
 def mm(x, y):
     return product(x, y)
 
 
-@op("aten::vdot")
+@_product_op("aten::vdot")
 def vdot(x, y):
     return product(jnp.conj(x), y)
 
 
-def _added(x, y, beta, alpha):
+@op("aten::_int_mm", products=True)
+def int_mm(x, y):
+    return product(x, y, jnp.int32)
+
+
+def _wide(x) -> Any:
+    """The dtype that a product is added up and scaled in, before it is rounded once."""
+    return jnp.float32 if x.dtype in (jnp.float16, jnp.bfloat16) else x.dtype
+
+
+def _sum(x, y, beta, alpha, out):
+    """beta x + alpha y, as `out` is."""
     if jnp.issubdtype(y.dtype, jnp.integer):  # torch casts the factors to the tensors' dtype first
-        beta, alpha = int(beta), int(alpha)
-    # beta = 0 ignores x, even its nans (torch's documentation of addmm)
-    scaled = y if alpha == 1 else (alpha * y).astype(y.dtype)
-    if beta == 0:
-        return scaled
-    return (x if beta == 1 else (beta * x).astype(x.dtype)) + scaled
+        beta, alpha = (jnp.asarray(int(factor)).astype(y.dtype) for factor in (beta, alpha))
+    y = y if alpha == 1 else alpha * y
+    if beta != 0:  # which ignores x, even its nans (torch's documentation of addmm)
+        x = x.astype(y.dtype)
+        y = (x if beta == 1 else beta * x) + y
+    return jnp.broadcast_to(y, out.shape).astype(dtypes.to_numpy(out.dtype))
 
 
-@op("aten::addmm", "aten::addmv", "aten::baddbmm")
+@_product_op("aten::addmm", "aten::addmv")
 def addmm(x, first, second, *, beta=1, alpha=1, out):
-    return jnp.broadcast_to(_added(x, product(first, second), beta, alpha), out.shape)
+    if alpha == 0:  # as in BLAS, nans in the product do not count
+        shape = (*first.shape[:-1], *second.shape[1:])
+        return _sum(x, jnp.zeros(shape, _wide(first)), beta, 1, out)
+    return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
 
 
-@op("aten::addbmm")
+@_product_op("aten::baddbmm")
+def baddbmm(x, first, second, *, beta=1, alpha=1, out):
+    return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
+
+
+@_product_op("aten::addbmm")
 def addbmm(x, first, second, *, beta=1, alpha=1, out):
-    return jnp.broadcast_to(_added(x, product(first, second).sum(0), beta, alpha), out.shape)
+    batch, rows, inner = first.shape
+    # the sum over the batch is one more inner dimension
+    first = jnp.swapaxes(first, 0, 1).reshape(rows, batch * inner)
+    second = second.reshape(batch * inner, second.shape[-1])
+    return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
 
 
 @op("aten::addr")
 def addr(x, first, second, *, beta=1, alpha=1, out):
-    return jnp.broadcast_to(_added(x, jnp.outer(first, second), beta, alpha), out.shape)
+    if out.dtype == torch.bool:
+        y = jnp.logical_and(first[:, None], second) if alpha else jnp.zeros(out.shape, bool)
+        return jnp.logical_or(x, y) if beta else y
+    wide = _wide(first)
+    return _sum(x, first.astype(wide)[:, None] * second.astype(wide), beta, alpha, out)
 
 
-@op("aten::linear")
+@_product_op("aten::linear")
 def linear(x, weight, bias=None):
     y = product(x, weight.T)
     return y if bias is None else y + bias
+
+
+@op("aten::trace", infer=not_of_bool("aten::trace"))
+def trace(x, *, out):
+    return jnp.trace(x, dtype=dtypes.to_numpy(out.dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import torch
@@ -30,21 +32,51 @@ def _statistics(x):
     return mean, jnp.mean(jnp.square(x - mean), _over_channels(x))
 
 
-# Torch's meta kernels differ from its CPU kernels: they give mean and deviation of the batch in evaluation too, and the
-# new running statistics in float32 whatever the old ones are.
+# Torch's meta kernels differ from its CPU kernels: they give mean and deviation of the batch in evaluation too, and
+# statistics in float32 whatever the parameters are.
 
 
-def _infer_no_training(*meta):
-    y, mean, invstd = torch.ops.aten._native_batch_norm_legit_no_training.default(*meta)
-    return y, mean.new_empty(0), invstd.new_empty(0)
+def _statistics_dtype(x, *parameters):
+    """The dtype in which the CPU kernels give statistics.
+
+    Raises:
+        RuntimeError: theirs, for parameters of another dtype.
+    """
+    found = {parameter.dtype for parameter in parameters if parameter is not None}
+    if found <= {x.dtype}:
+        return x.dtype
+    if x.dtype in (torch.bfloat16, torch.float16) and found == {torch.float32}:
+        return torch.float32
+    raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
+
+
+def _infer_no_training(x, weight, bias, running_mean, running_var, momentum, eps):
+    dtype = _statistics_dtype(x, weight, bias, running_mean, running_var)
+    target = torch.ops.aten._native_batch_norm_legit_no_training.default
+    y, mean, _ = target(x, weight, bias, running_mean, running_var, momentum, eps)
+    return y, mean.new_empty(0, dtype=dtype), mean.new_empty(0, dtype=dtype)
 
 
 def _infer_functional(x, weight, bias, running_mean, running_var, training, *rest):
+    dtype = _statistics_dtype(x, weight, bias, running_mean, running_var)
     target = torch.ops.aten._native_batch_norm_legit_functional.default
-    y, mean, invstd, *_ = target(x, weight, bias, running_mean, running_var, training, *rest)
-    if not training:
-        mean, invstd = mean.new_empty(0), invstd.new_empty(0)
+    y, mean, *_ = target(x, weight, bias, running_mean, running_var, training, *rest)
+    mean, invstd = (mean.new_empty(mean.shape if training else 0, dtype=dtype) for _ in range(2))
     return y, mean, invstd, torch.empty_like(running_mean), torch.empty_like(running_var)
+
+
+def _infer_no_stats(x, weight, bias, training, momentum, eps):
+    dtype = _statistics_dtype(x, weight, bias)
+    target = torch.ops.aten._native_batch_norm_legit.no_stats
+    y, *saved = target(x, weight, bias, training, momentum, eps)
+    return y, *(each.to(dtype) for each in saved)
+
+
+def _infer_native(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    dtype = _statistics_dtype(x, weight, bias, running_mean, running_var)
+    target = torch.ops.aten.native_batch_norm.default
+    y, *saved = target(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return y, *(each.new_empty(each.shape if training else 0, dtype=dtype) for each in saved)
 
 
 @op("aten::_native_batch_norm_legit_no_training", channels_last=True, infer=_infer_no_training)
@@ -66,21 +98,25 @@ def batch_norm_functional(x, weight, bias, running_mean, running_var, training, 
     unbiased = var * (count / max(count - 1, 1))
     new_mean = (momentum * mean + (1 - momentum) * running_mean).astype(running_mean.dtype)
     new_var = (momentum * unbiased + (1 - momentum) * running_var).astype(running_var.dtype)
-    return _affine(x, mean, invstd, weight, bias), mean, invstd, new_mean, new_var
+    return _affine(x, mean, invstd, weight, bias), *_saved(mean, invstd, out), new_mean, new_var
 
 
-@op("aten::_native_batch_norm_legit.no_stats", channels_last=True)
-def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
+def _saved(mean, invstd, out):
+    return mean.astype(dtypes.to_numpy(out[1].dtype)), invstd.astype(dtypes.to_numpy(out[2].dtype))
+
+
+@op("aten::_native_batch_norm_legit.no_stats", channels_last=True, infer=_infer_no_stats)
+def batch_norm_no_stats(x, weight, bias, training, momentum, eps, *, out):
     x = physical(x)
     mean, var = _statistics(x)
     invstd = jax.lax.rsqrt(var + eps)
-    return _affine(x, mean, invstd, weight, bias), mean, invstd
+    return _affine(x, mean, invstd, weight, bias), *_saved(mean, invstd, out)
 
 
-@op("aten::native_batch_norm", channels_last=True)
+@op("aten::native_batch_norm", channels_last=True, infer=_infer_native)
 def native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, out):
     if training:
-        return batch_norm_no_stats(x, weight, bias, training, momentum, eps)
+        return batch_norm_no_stats(x, weight, bias, training, momentum, eps, out=out)
     return batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
 
 
@@ -90,7 +126,10 @@ def native_batch_norm_backward(
 ):
     dtype = x.dtype
     grad, x = opmath(physical(grad)), opmath(physical(x))
-    if train:
+    if train and saved_mean.dtype != x.dtype:  # rounded to 16 bits
+        mean, var = _statistics(x)
+        invstd = jax.lax.rsqrt(var + eps)
+    elif train:
         mean, invstd = saved_mean, saved_invstd
     else:
         mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
@@ -113,7 +152,13 @@ def native_batch_norm_backward(
 # ---- layer norm
 
 
-@op("aten::native_layer_norm")
+def _infer_layer_norm(x, normalized_shape, weight, bias, eps):
+    y, mean, rstd = torch.ops.aten.native_layer_norm.default(x, normalized_shape, weight, bias, eps)
+    dtype = _statistics_dtype(x, weight, bias)
+    return y, mean.to(dtype), rstd.to(dtype)
+
+
+@op("aten::native_layer_norm", infer=_infer_layer_norm)
 def native_layer_norm(x, normalized_shape, weight, bias, eps, *, out):
     over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     z = opmath(x)
@@ -124,8 +169,7 @@ def native_layer_norm(x, normalized_shape, weight, bias, eps, *, out):
         y = y * opmath(weight)
     if bias is not None:
         y = y + opmath(bias)
-    kind = z.dtype if out[1].dtype.itemsize == z.dtype.itemsize else x.dtype
-    return y.astype(x.dtype), mean.astype(kind), rstd.astype(kind)
+    return y.astype(x.dtype), *_saved(mean, rstd, out)
 
 
 @op("aten::native_layer_norm_backward")
@@ -133,7 +177,9 @@ def native_layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bi
     n = len(normalized_shape)
     over, batch = tuple(range(x.ndim - n, x.ndim)), tuple(range(x.ndim - n))
     g, z = opmath(grad), opmath(x)
-    normalized = (z - opmath(mean)) * opmath(rstd)
+    if mean.dtype != z.dtype:  # rounded to 16 bits
+        mean = jnp.mean(z, over, keepdims=True)
+    normalized = (z - mean) * opmath(rstd)
     h = g if weight is None else g * opmath(weight)
     grad_x = None
     if output_mask[0]:
@@ -157,11 +203,17 @@ def _others(x) -> tuple[int, ...]:
 
 
 def _grouped(x, groups: int):
-    return opmath(x).reshape(x.shape[0], groups, -1)
+    return opmath(x).reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
 
 
-@op("aten::native_group_norm")
-def native_group_norm(x, weight, bias, N, C, HxW, group, eps):
+def _infer_group_norm(x, weight, bias, N, C, HxW, group, eps):
+    y, mean, rstd = torch.ops.aten.native_group_norm.default(x, weight, bias, N, C, HxW, group, eps)
+    dtype = _statistics_dtype(x, weight, bias)
+    return y, mean.to(dtype), rstd.to(dtype)
+
+
+@op("aten::native_group_norm", infer=_infer_group_norm)
+def native_group_norm(x, weight, bias, N, C, HxW, group, eps, *, out):
     z = _grouped(x, group)
     mean = jnp.mean(z, -1, keepdims=True)
     rstd = jax.lax.rsqrt(jnp.mean(jnp.square(z - mean), -1, keepdims=True) + eps)
@@ -170,11 +222,11 @@ def native_group_norm(x, weight, bias, N, C, HxW, group, eps):
         y = y * _channelwise(opmath(weight), x)
     if bias is not None:
         y = y + _channelwise(opmath(bias), x)
-    return y.astype(x.dtype), mean[..., 0].astype(x.dtype), rstd[..., 0].astype(x.dtype)
+    return y.astype(x.dtype), *_saved(mean[..., 0], rstd[..., 0], out)
 
 
 @op("aten::native_group_norm_backward")
-def native_group_norm_backward(grad, x, mean, rstd, weight, N, C, HxW, group, output_mask):
+def native_group_norm_backward(grad, x, mean, rstd, weight, N, C, HxW, group, output_mask, *, out):
     g = opmath(grad)
     mean, rstd = opmath(mean)[..., None], opmath(rstd)[..., None]
     normalized = (_grouped(x, group) - mean) * rstd
@@ -184,7 +236,7 @@ def native_group_norm_backward(grad, x, mean, rstd, weight, N, C, HxW, group, ou
         inner = h - jnp.mean(h, -1, keepdims=True) - normalized * jnp.mean(h * normalized, -1, keepdims=True)
         grad_x = (inner * rstd).reshape(x.shape).astype(x.dtype)
     if output_mask[1]:
-        grad_weight = jnp.sum(g * normalized.reshape(x.shape), _others(x)).astype(x.dtype)
+        grad_weight = jnp.sum(g * normalized.reshape(x.shape), _others(x)).astype(dtypes.to_numpy(out[1].dtype))
     if output_mask[2]:
-        grad_bias = jnp.sum(g, _others(x)).astype(x.dtype)
+        grad_bias = jnp.sum(g, _others(x)).astype(dtypes.to_numpy(out[2].dtype))
     return grad_x, grad_weight, grad_bias

@@ -1,4 +1,4 @@
-"""Pooling and resampling."""
+"""Pooling."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
     """Maximum and the flat index of it in its plane."""
     windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding, dilation)
     padded = jnp.pad(x, [(0, 0), *windows.pads(), (0, 0)], constant_values=_lowest(x.dtype))
-    return _maximum((windows.part(padded, start), place) for start, place in windows.offsets())
+    return maximum((windows.part(padded, start), place) for start, place in windows.offsets())
 
 
-def _maximum(terms):
+def maximum(terms):
     """The greatest of the arrays and the number that stands beside it; nan wins, and the first of equals. One term per
     place in a window: XLA fuses them, and the position of the maximum comes for free."""
     best = index = None
@@ -259,7 +259,7 @@ def _adaptive_max_pool(x, sizes, *, n: int):
                 place = place * spatial[d] + at.reshape((-1,) + (1,) * (n - 1 - d))
             yield part, jnp.asarray(place)[..., None]
 
-    return _maximum(terms())
+    return maximum(terms())
 
 
 @_batched
@@ -312,21 +312,3 @@ def adaptive_avg_pool2d_backward(grad, x):
 @op("aten::_adaptive_avg_pool3d_backward")
 def adaptive_avg_pool3d_backward(grad, x):
     return _adaptive_avg_pool_backward(grad, x, 3)
-
-
-@op("aten::upsample_nearest2d", "aten::upsample_nearest1d", "aten::upsample_nearest3d")
-def upsample_nearest(x, output_size, *scales, out):
-    for d, (size, target) in enumerate(zip(x.shape[2:], out.shape[2:], strict=True)):
-        scale = scales[d] if d < len(scales) and scales[d] is not None else None
-        ratio = 1 / scale if scale else size / target
-        at = np.minimum(np.floor(np.arange(target, dtype=np.float32) * np.float32(ratio)).astype(np.int64), size - 1)
-        x = jnp.take(x, jnp.asarray(at), axis=d + 2)
-    return x
-
-
-@op(*(f"aten::upsample_nearest{n}d_backward" for n in (1, 2, 3)))
-def upsample_nearest_backward(grad, output_size, input_size, *scales):
-    def forward(x):
-        return upsample_nearest(x, output_size, *scales, out=grad)
-
-    return jax.vjp(forward, jnp.zeros(input_size, grad.dtype))[1](grad)[0]

@@ -58,3 +58,10 @@ def probed(name: str, result: Callable[..., torch.Tensor] | None = None) -> Call
         return target(*args, **kwargs) if result is None else result(*args, **kwargs)
 
     return infer
+
+
+def last_integer(dtype: torch.dtype) -> int:
+    """The last integer up to which a real dtype holds all of them."""
+    if dtype.is_floating_point:
+        return round(2 / torch.finfo(dtype).eps)
+    return 1 if dtype == torch.bool else torch.iinfo(dtype).max

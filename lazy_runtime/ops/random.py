@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import torch
 
 from .. import checks, dtypes, layout
 from ..layout import ChannelsLast
 from . import philox
-from .probe import probed
+from .probe import last_integer, probed, quietly
 from .registry import op
 
 
@@ -156,13 +157,22 @@ def bernoulli(x, *, generator=None, seed):
     return philox.below(philox.Words(seed, x.shape), x).astype(x.dtype)
 
 
-@op("aten::bernoulli.Tensor", random=True, fallible=True, infer=probed("aten::bernoulli.Tensor"))
+def _expanded_bernoulli(x, p, *, generator=None):
+    p.expand(x.shape)
+    return torch.empty_like(x)
+
+
+@op("aten::bernoulli.Tensor", random=True, fallible=True, infer=probed("aten::bernoulli.Tensor", _expanded_bernoulli))
 def bernoulli_tensor(x, p, *, generator=None, seed):
     _require_probabilities(p)
     return philox.below(philox.Words(seed, x.shape), jnp.broadcast_to(p, x.shape)).astype(x.dtype)
 
 
-@op("aten::native_dropout", random=True, channels_last=True, infer=probed("aten::native_dropout"))
+def _dropped(x, p, train):
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool if x.numel() else x.dtype)
+
+
+@op("aten::native_dropout", random=True, channels_last=True, infer=probed("aten::native_dropout", _dropped))
 def native_dropout(x, p, train, *, out, seed):
     def drop(x):
         if train is False:  # None trains
@@ -187,7 +197,15 @@ def native_dropout_backward(grad, mask, scale):
     return layout.elementwise(lambda grad, mask: grad * _scaled(mask.astype(grad.dtype), scale), grad, mask)
 
 
-@op("aten::rrelu_with_noise_functional", random=True, infer=probed("aten::rrelu_with_noise_functional"))
+def _with_noise(x, noise, *arguments, generator=None):
+    noise.view(x.shape)
+    return torch.empty_like(x), torch.empty_like(noise)
+
+
+@op(
+    "aten::rrelu_with_noise_functional", random=True,
+    infer=probed("aten::rrelu_with_noise_functional", _with_noise),
+)  # fmt: skip
 def rrelu_with_noise(x, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, seed):
     if not training:
         return jnp.where(x <= 0, _scaled(x, (lower + upper) / 2), x), noise
@@ -211,12 +229,7 @@ def _integers(seed, shape, dtype, low, high):
 
 @op("aten::random", random=True)
 def random(x, *, generator=None, seed):
-    if x.dtype == jnp.bool_:
-        highest = 1
-    elif jnp.issubdtype(x.dtype, jnp.floating):
-        highest = 2 ** (jnp.finfo(x.dtype).nmant + 1)  # up to here it holds every integer
-    else:
-        highest = int(jnp.iinfo(x.dtype).max)
+    highest = last_integer(dtypes.to_torch(x.dtype))
     return _integers(seed, x.shape, x.dtype, 0, None if highest == 2**63 - 1 else highest + 1)
 
 
@@ -263,7 +276,15 @@ def geometric(x, p, *, generator=None, seed):
     return sample.astype(x.dtype) if is_float else sample.astype(jnp.int64).astype(x.dtype)  # wraps around, as in torch
 
 
-@op("aten::randperm", "aten::randperm.generator", random=True)
+def _permuted(n, *, generator=None, **options):
+    dtype = options.get("dtype") or torch.int64
+    # where the dtype does not hold all of them, torch says so before anything else
+    kept = n if not dtype.is_complex and n > last_integer(dtype) + 1 else min(n, 1)
+    quietly(torch.ops.aten.randperm.default, kept, dtype=dtype, device="cpu")
+    return torch.empty(n, dtype=dtype, device="meta")
+
+
+@op("aten::randperm", "aten::randperm.generator", random=True, infer=_permuted)
 def randperm(n, *, generator=None, out, seed, **options):
     words = philox.Words(seed, (n,))
     order = jax.lax.sort((philox.join(words.a, words.b), jax.lax.iota(jnp.int64, n)), num_keys=1)[1]

@@ -1,14 +1,18 @@
-"""Reductions, scans, sorting and searching."""
+"""Reductions."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import dtypes
 from ..layout import ChannelsLast, logical
-from .registry import op
+from .registry import op, overload
 from .selection import cast
 
 
@@ -18,6 +22,26 @@ def axes(dim, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     dims = dim if isinstance(dim, list | tuple) else [dim]
     return tuple(d % ndim for d in dims) if ndim else ()
+
+
+def checked_op(*names: str, **options: Any) -> Callable[[Callable], Callable]:
+    """`op` for operators of one tensor whose CPU kernel checks more (dtypes, dimensions of 0-d tensors) than their meta
+    kernel: it runs on one element, or on none, for its errors."""
+
+    def infer_as(name: str) -> Callable[..., Any]:
+        def infer(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            target: Any = overload(name)
+            target(torch.zeros([min(size, 1) for size in x.shape], dtype=x.dtype, device="cpu"), *args, **kwargs)
+            return target(x, *args, **kwargs)
+
+        return infer
+
+    def register(function: Callable) -> Callable:
+        for name in names:
+            op(name, infer=infer_as(name), **options)(function)
+        return function
+
+    return register
 
 
 def opmath(x):
@@ -49,6 +73,18 @@ def prod(x, dim=None, keepdim=False, *, dtype=None, out):
     return jnp.prod(opmath(cast(x, out.dtype)), axes(dim, x.ndim), keepdims=keepdim).astype(target)
 
 
+def _infer_variance(name: str) -> Callable[..., Any]:
+    def infer(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not (x.is_floating_point() or x.is_complex()):  # the meta kernel lets them pass
+            raise RuntimeError(f"{_VARIANCES[name]} only support floating point and complex dtypes")
+        return getattr(torch.ops.aten, name).correction(x, *args, **kwargs)
+
+    return infer
+
+
+_VARIANCES = {"var": "std and var", "std": "std and var", "var_mean": "var_mean", "std_mean": "std_mean"}
+
+
 def _variance(x, dim, correction, keepdim):
     over = axes(dim, x.ndim)
     count = int(np.prod([x.shape[d] for d in over], dtype=np.int64))
@@ -59,20 +95,26 @@ def _variance(x, dim, correction, keepdim):
     return squares / jnp.asarray(divisor, squares.dtype), mean if keepdim else jnp.squeeze(mean, over)
 
 
-@op("aten::var.correction")
+@op("aten::var.correction", infer=_infer_variance("var"))
 def var(x, dim=None, *, correction=None, keepdim=False, out):
     return _variance(x, dim, correction, keepdim)[0].astype(dtypes.to_numpy(out.dtype))
 
 
-@op("aten::std.correction")
+@op("aten::std.correction", infer=_infer_variance("std"))
 def std(x, dim=None, *, correction=None, keepdim=False, out):
     return jnp.sqrt(_variance(x, dim, correction, keepdim)[0]).astype(dtypes.to_numpy(out.dtype))
 
 
-@op("aten::var_mean.correction")
+@op("aten::var_mean.correction", infer=_infer_variance("var_mean"))
 def var_mean(x, dim=None, *, correction=None, keepdim=False, out):
     variance, mean = _variance(x, dim, correction, keepdim)
     return variance.astype(dtypes.to_numpy(out[0].dtype)), mean.astype(dtypes.to_numpy(out[1].dtype))
+
+
+@op("aten::std_mean.correction", infer=_infer_variance("std_mean"))
+def std_mean(x, dim=None, *, correction=None, keepdim=False, out):
+    variance, mean = _variance(x, dim, correction, keepdim)
+    return jnp.sqrt(variance).astype(dtypes.to_numpy(out[0].dtype)), mean.astype(dtypes.to_numpy(out[1].dtype))
 
 
 @op("aten::amax")
@@ -85,12 +127,17 @@ def amin(x, dim=(), keepdim=False):
     return jnp.min(x, axes(dim, x.ndim), keepdims=keepdim)
 
 
-@op("aten::max")
+@checked_op("aten::aminmax")
+def aminmax(x, *, dim=None, keepdim=False):
+    return amin(x, dim, keepdim), amax(x, dim, keepdim)
+
+
+@checked_op("aten::max")
 def max_all(x):
     return jnp.max(x)
 
 
-@op("aten::min")
+@checked_op("aten::min")
 def min_all(x):
     return jnp.min(x)
 
@@ -103,12 +150,12 @@ def _with_index(x, dim, keepdim, argument):
     return (value, index) if keepdim else (jnp.squeeze(value, dim), jnp.squeeze(index, dim))
 
 
-@op("aten::max.dim")
+@checked_op("aten::max.dim")
 def max_dim(x, dim, keepdim=False):
     return _with_index(x, dim, keepdim, jnp.argmax)
 
 
-@op("aten::min.dim")
+@checked_op("aten::min.dim")
 def min_dim(x, dim, keepdim=False):
     return _with_index(x, dim, keepdim, jnp.argmin)
 
@@ -122,12 +169,12 @@ def _arg(x, dim, keepdim, argument):
     return argument(x, axis=dim, keepdims=keepdim).astype(jnp.int64)
 
 
-@op("aten::argmax")
+@checked_op("aten::argmax")
 def argmax(x, dim=None, keepdim=False):
     return _arg(x, dim, keepdim, jnp.argmax)
 
 
-@op("aten::argmin")
+@checked_op("aten::argmin")
 def argmin(x, dim=None, keepdim=False):
     return _arg(x, dim, keepdim, jnp.argmin)
 
@@ -166,46 +213,11 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out):
     return norm.astype(dtypes.to_numpy(out.dtype))
 
 
-# ---- scans
-
-
-@op("aten::cumsum")
-def cumsum(x, dim, *, dtype=None, out):
-    if x.ndim == 0:
-        return cast(x, out.dtype)
-    return jnp.cumsum(opmath(cast(x, out.dtype)), dim).astype(dtypes.to_numpy(out.dtype))
-
-
-@op("aten::cumprod")
-def cumprod(x, dim, *, dtype=None, out):
-    if x.ndim == 0:
-        return cast(x, out.dtype)
-    return jnp.cumprod(opmath(cast(x, out.dtype)), dim).astype(dtypes.to_numpy(out.dtype))
-
-
-# ---- sorting
-
-
-def _order(x, dim, descending):
-    """Stable order along `dim`, nan as the largest, as in torch."""
-    if not descending:
-        return jnp.argsort(x, axis=dim, stable=True)
-    # a stable descending sort is a stable ascending one of the reversed array, reversed
-    flipped = jnp.argsort(jnp.flip(x, dim), axis=dim, stable=True)
-    return jnp.flip(x.shape[dim] - 1 - flipped, dim)
-
-
-@op("aten::sort", "aten::sort.stable")
-def sort(x, dim=-1, descending=False, *, stable=False):
-    if x.ndim == 0:
-        return x, jnp.zeros((), jnp.int64)
-    order = _order(x, dim, descending)
-    return jnp.take_along_axis(x, order, axis=dim), order.astype(jnp.int64)
-
-
-@op("aten::topk")
-def topk(x, k, dim=-1, largest=True, sorted=True):
-    if x.ndim == 0:
-        return x, jnp.zeros((), jnp.int64)
-    order = jax.lax.slice_in_dim(_order(x, dim, largest), 0, k, axis=dim % x.ndim)
-    return jnp.take_along_axis(x, order, axis=dim), order.astype(jnp.int64)
+@checked_op("aten::hash_tensor")
+def hash_tensor(x, dim=(), *, keepdim=False, mode=0, out):
+    # the exclusive or of all elements: floats as the bits of their float64, integers sign-extended
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = jax.lax.bitcast_convert_type(x.astype(jnp.float64), jnp.uint64)
+    x = x.astype(jnp.int64).astype(jnp.uint64) if x.dtype != jnp.uint64 else x
+    reduced = jax.lax.reduce(x, np.uint64(0), jax.lax.bitwise_xor, axes(dim, x.ndim))
+    return reduced.reshape(out.shape)

@@ -27,8 +27,9 @@ from torch._prims_common import elementwise_dtypes
 
 from .. import dtypes, layout
 from ..ir import Call
+from .casting import convert
 
-__all__ = ["Operator", "Promotion", "lookup", "op", "overload", "pointwise", "table"]
+__all__ = ["Operator", "Promotion", "checked_dtypes", "lookup", "op", "overload", "pointwise", "table"]
 
 #: (call, args, kwargs) → output array, or a sequence of them; inside a jax trace, under x64.
 Lowering = Callable[[Call, Sequence[Any], dict[str, Any]], Any]
@@ -46,6 +47,7 @@ class Operator:
         random: takes a random seed as one more input.
         host_inputs: CPU tensors among the arguments are moved, as torch does for indices.
         fallible: it may fail when it runs: its lowering uses `checks.require`, or calls a kernel that may raise.
+        products: its lowering asks for the precision of float32 products (`precision.of`), which is part of its key.
         calls: the interned calls of this operator.
     """
 
@@ -59,6 +61,7 @@ class Operator:
         "lowering",
         "name",
         "overload",
+        "products",
         "random",
     )
 
@@ -72,6 +75,7 @@ class Operator:
         random: bool = False,
         host_inputs: bool = False,
         fallible: bool = False,
+        products: bool = False,
     ):
         self.name = name
         self.counter = f"xla::{name.removeprefix('aten::').split('.')[0]}"
@@ -82,6 +86,7 @@ class Operator:
         self.random = random
         self.host_inputs = host_inputs
         self.fallible = fallible
+        self.products = products
         self.calls: dict[tuple, Call] = {}
 
 
@@ -110,7 +115,8 @@ def _add(name: str, lowering: Lowering, infer: Callable[..., Any] | None = None,
     table[target] = Operator(name, target, lowering, infer, **flags)
 
 
-def _copy_form(name: str) -> str:
+def copy_form(name: str) -> str:
+    """The name of a view operator's `_copy` form."""
     packet, _, overload_name = name.partition(".")
     return f"{packet}_copy" + (f".{overload_name}" if overload_name else "")
 
@@ -122,6 +128,7 @@ def op(
     random: bool = False,
     host_inputs: bool = False,
     fallible: bool = False,
+    products: bool = False,
     channels_last: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -132,7 +139,7 @@ def op(
 
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
-        dynamic_scalars, random, host_inputs, fallible: see `Operator`.
+        dynamic_scalars, random, host_inputs, fallible, products: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
         channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
     """
@@ -151,18 +158,24 @@ def op(
                 args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
             return function(*args, **kwargs)
 
-        flags = {"dynamic_scalars": dynamic_scalars, "random": random, "host_inputs": host_inputs, "fallible": fallible}
+        flags = {
+            "dynamic_scalars": dynamic_scalars,
+            "random": random,
+            "host_inputs": host_inputs,
+            "fallible": fallible,
+            "products": products,
+        }
         for name in names:
             _add(name, lowering, infer, **flags)
-            if view and overload(_copy_form(name)) is not None:
-                _add(_copy_form(name), lowering, infer=overload(name), **flags)
+            if view and overload(copy_form(name)) is not None:
+                _add(copy_form(name), lowering, infer=overload(name), **flags)
         return function
 
     return register
 
 
 def pointwise(
-    *names: str, promotion: Promotion = Promotion.DEFAULT, dynamic_scalars: bool = False
+    *names: str, promotion: Promotion = Promotion.DEFAULT, dynamic_scalars: bool = False, fallible: bool = False
 ) -> Callable[[Callable], Callable]:
     """Registers an elementwise lowering. Its tensor arguments arrive in torch's computation dtype (float32 for the
     16-bit floats), and its result is cast to torch's result dtype. Python numbers arrive as they are."""
@@ -172,23 +185,42 @@ def pointwise(
             compute = dtypes.to_numpy(_computation_dtype(call, promotion, args))
 
             def cast(x: Any) -> Any:
-                return x.astype(compute) if isinstance(x, jax.Array) else x
+                return convert(x, compute) if isinstance(x, jax.Array) else x
 
             (out,) = call.outputs
             assert out is not None
             dtype = dtypes.to_numpy(out.dtype)
 
             def compute_and_cast(*args: Any, **kwargs: Any) -> Any:
-                return function(*map(cast, args), **{key: cast(x) for key, x in kwargs.items()}).astype(dtype)
+                return convert(function(*map(cast, args), **{key: cast(x) for key, x in kwargs.items()}), dtype)
 
             result = layout.elementwise(compute_and_cast, *args, **kwargs)
             return result if result.shape == out.shape else jnp.broadcast_to(layout.logical(result), out.shape)
 
         for name in names:
-            _add(name, lowering, dynamic_scalars=dynamic_scalars)
+            target = overload(name)
+            infer = None if target is None else checked_dtypes(target)
+            _add(name, lowering, infer, dynamic_scalars=dynamic_scalars, fallible=fallible)
         return function
 
     return register
+
+
+def checked_dtypes(target: torch._ops.OpOverload) -> Callable[..., Any]:
+    """The elementwise operator on meta tensors, after which its CPU kernel has seen one element of each: most of what
+    torch says of dtypes and numbers that an operator does not take is said there."""
+
+    def one(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.is_meta:
+            return torch.ones((1,) * min(x.ndim, 1), dtype=x.dtype, device="cpu")
+        return x
+
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        result = target(*args, **kwargs)
+        target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
+        return result
+
+    return infer
 
 
 def _computation_dtype(call: Call, promotion: Promotion, args: Sequence[Any]) -> torch.dtype:

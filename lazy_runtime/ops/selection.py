@@ -8,19 +8,13 @@ import numpy as np
 
 from .. import dtypes
 from ..layout import elementwise
+from .casting import convert
 from .registry import op
 
 
 def cast(x, dtype):
-    """`x` as torch's `dtype`. Float to integer goes through int64 and wraps, as torch's CPU kernels do."""
-    target = dtypes.to_numpy(dtype)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(target, jnp.complexfloating):
-        if target == np.bool_:
-            return x != 0
-        x = jnp.real(x)
-    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.integer) and target.itemsize < 8:
-        return x.astype(jnp.int64).astype(target)
-    return x.astype(target)
+    """`x` as torch's `dtype`."""
+    return convert(x, dtypes.to_numpy(dtype))
 
 
 @op("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")
@@ -60,7 +54,8 @@ def view_dtype(x, dtype, *, out):
     if x.dtype == np.bool_:
         x = x.astype(np.uint8)
     if jnp.iscomplexobj(x):
-        x = jnp.stack([jnp.real(x), jnp.imag(x)], axis=-1).reshape(*x.shape[:-1], -1)
+        parts = jnp.stack([jnp.real(x), jnp.imag(x)], axis=-1)
+        x = parts.reshape(*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else parts
     if np.issubdtype(target, np.complexfloating):
         parts = _bits(x, np.empty(0, target).real.dtype).reshape(*out.shape, 2)
         return jax.lax.complex(parts[..., 0], parts[..., 1])
@@ -71,7 +66,8 @@ def view_dtype(x, dtype, *, out):
 
 def _bits(x, dtype):
     if x.dtype.itemsize < np.dtype(dtype).itemsize:
-        x = x.reshape(*x.shape[:-1], -1, np.dtype(dtype).itemsize // x.dtype.itemsize)
+        count = np.dtype(dtype).itemsize // x.dtype.itemsize
+        x = x.reshape(*x.shape[:-1], x.shape[-1] // count, count)
     return jax.lax.bitcast_convert_type(x, dtype)
 
 
@@ -116,21 +112,25 @@ def arange(*args, out, **options):
     return (start + steps * np.float64(step)).astype(dtype)
 
 
-@op("aten::linspace")
+@op(*(f"aten::linspace{kind}" for kind in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def linspace(start, end, steps, *, out, **options):
+    return _evenly_spaced(start, end, steps, out.dtype).astype(dtypes.to_numpy(out.dtype))
+
+
+def _evenly_spaced(start, end, steps, dtype):
+    """The values in float64 or complex128; both ends are rounded to the dtype first."""
+    wide = jnp.complex128 if dtype.is_complex else jnp.float64
+    start, end = (cast(jnp.asarray(number), dtype).astype(wide) for number in (start, end))
     # torch counts from both ends, so that the last element is exactly `end`
-    if steps == 1:
-        return jnp.full(out.shape, start, dtype=dtypes.to_numpy(out.dtype))
-    step = (end - start) / max(steps - 1, 1)
     index = jnp.arange(steps, dtype=jnp.float64)
-    values = jnp.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step)
-    return values.astype(dtypes.to_numpy(out.dtype))
+    step = (end - start) / max(steps - 1, 1)
+    return jnp.where(index < max(steps // 2, steps == 1), start + index * step, end - (steps - 1 - index) * step)
 
 
-@op("aten::logspace")
+@op(*(f"aten::logspace{kind}" for kind in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def logspace(start, end, steps, base=10.0, *, out, **options):
-    exponents = jnp.linspace(start, end, steps, dtype=jnp.float64)
-    return jnp.power(jnp.float64(base), exponents).astype(dtypes.to_numpy(out.dtype))
+    exponents = _evenly_spaced(start, end, steps, out.dtype)
+    return cast(jnp.power(jnp.asarray(base, exponents.dtype), exponents), out.dtype)
 
 
 @op("aten::eye", "aten::eye.m")

@@ -7,6 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import dtypes
 from ..layout import ChannelsLast, axis, logical, physical
@@ -130,13 +131,13 @@ def slice_scatter(x, source, dim=0, start=None, end=None, step=1):
     size = x.shape[dim]
     start, stop, step = slice(start, end, step).indices(size)
     count = len(range(start, stop, step))
-    if count == 0:
+    if count == 0 or x.size == 0:
         return x
     source = jnp.broadcast_to(source, (*x.shape[:dim], count, *x.shape[dim + 1 :])).astype(x.dtype)
     if step == 1:
         before = jax.lax.slice_in_dim(x, 0, start, axis=dim)
         after = jax.lax.slice_in_dim(x, start + count, size, axis=dim)
-        return jnp.concatenate([before, source, after], axis=dim)
+        return concatenate([before, source, after], dim)
     last = start + (count - 1) * step
     padding = [(0, 0, 0)] * x.ndim
     padding[dim] = (start, size - 1 - last, step - 1)
@@ -146,7 +147,12 @@ def slice_scatter(x, source, dim=0, start=None, end=None, step=1):
     return jnp.where(written.reshape([-1 if d == dim else 1 for d in range(x.ndim)]), spread, x)
 
 
-@op("aten::select_scatter")
+def _infer_select_scatter(x, source, dim, index):
+    x.select(dim, index)  # checks the index, as the meta kernel does not
+    return torch.ops.aten.select_scatter.default(x, source, dim, index)
+
+
+@op("aten::select_scatter", infer=_infer_select_scatter)
 def select_scatter(x, source, dim, index):
     dim %= x.ndim
     index %= x.shape[dim]
@@ -203,6 +209,12 @@ def unfold_backward(grad, input_sizes, dim, size, step):
 # ---- joining and repeating
 
 
+def concatenate(parts, dim):
+    """`jnp.concatenate` without the empty parts: XLA:CPU aborts the process over some programs that have them
+    (`SmallVector unable to grow`, jaxlib 0.10.2)."""
+    return jnp.concatenate([x for x in parts if x.size] or parts, axis=dim)
+
+
 @op("aten::cat", channels_last=True)
 def cat(tensors, dim=0, *, out):
     if any(isinstance(x, ChannelsLast) for x in tensors) and all(x.ndim == len(out.shape) for x in tensors):
@@ -212,7 +224,7 @@ def cat(tensors, dim=0, *, out):
     dtype = dtypes.to_numpy(out.dtype)
     # torch lets tensors of shape (0,) take part whatever the others' rank
     parts = [x.astype(dtype) for x in tensors if x.ndim == len(out.shape)]
-    return jnp.concatenate(parts, axis=dim)
+    return concatenate(parts, dim) if out.numel else jnp.zeros(out.shape, dtype)
 
 
 @op("aten::stack")

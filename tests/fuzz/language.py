@@ -51,8 +51,9 @@ class Raised(NamedTuple):
 
     @staticmethod
     def of(error: BaseException) -> Raised:
-        # autograd names the type of a tensor in its messages, and with it the device
-        message = re.sub(r"\[torch\.(XLA|xla\.)?(\w+?)(Type|Tensor) ", r"[\2 ", str(error))
+        message = str(error).partition("\nException raised from ")[0]  # what torch's own handlers have added
+        # some messages name the type of a tensor, and with it the device
+        message = re.sub(r"(torch\.(xla\.)?|XLA|Meta)(\w+?)(Type|Tensor)\b", r"\3", message)
         return Raised(type(error).__name__, message)
 
 
@@ -74,8 +75,9 @@ class Look(NamedTuple):
         return Look(
             tensor.dtype,
             tuple(tensor.shape),
-            tensor.stride(),
-            int(tensor.storage_offset()),
+            # no element has the strides of an empty tensor, and torch's kernels do not agree on them
+            tensor.stride() if tensor.numel() else (),
+            int(tensor.storage_offset()) if tensor.numel() else 0,
             tensor.is_contiguous(),
             tensor.requires_grad,
             _is_leaf(tensor),

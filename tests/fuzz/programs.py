@@ -337,10 +337,16 @@ def _unflatten(s: Sketch, x: torch.Tensor) -> str | None:
     return f".unflatten({dim}, {s.one_of([(1, size), (size, 1), (-1, 1), (2, -1)])})"
 
 
+# Bits of integers are no floats: most would be denormal, which XLA:CPU takes for zeros. And the bytes of a bool are 0 and
+# 1, but for what is written through a view.
+KINDS = [("int64", "int32", "uint8"), ("float32", "complex64")]
+
+
 def _view_dtype(s: Sketch, x: torch.Tensor) -> str | None:
-    if x.dtype is torch.bool:  # its bytes are 0 and 1, but for what a write through the view leaves
-        return None
-    return f".view({s.one_of(['int32', 'float32', 'int64', 'uint8', 'complex64', 'float64'])})"
+    for kind in KINDS:
+        if str(x.dtype).removeprefix("torch.") in kind:
+            return f".view({s.one_of(kind)})"
+    return None
 
 
 VIEWS: list[Callable[[Sketch, torch.Tensor], str | None]] = [
@@ -402,7 +408,7 @@ PURE: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name} + {s.one_of(['1', s._pick()[0]])}",
     lambda s, name, x: f"{name}.clone()",
     lambda s, name, x: f"{name}.contiguous()",
-    lambda s, name, x: f"{name}.relu()",
+    lambda s, name, x: f"{name}.relu()" if x.dtype.is_floating_point else None,
     lambda s, name, x: f"{name}.sum({s.dim(x)})",
     lambda s, name, x: f"{name}.flip(0)",
     lambda s, name, x: f"{name}.to({s.one_of(list(DTYPES))})" if not x.is_complex() else None,
@@ -431,6 +437,8 @@ def _assigned(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.
     if part is None:
         return None
     other, sources = s.operand(part)
+    if s._is_undefined(part, sources):
+        return None
     return f"{target}{index} {s.one_of(['=', '=', '+=', '*='])} {other}", sources
 
 
@@ -442,6 +450,8 @@ def _indexed(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.T
     if part is None:
         return None
     other, sources = s.operand(part)
+    if any(_shares(source, x) for source in sources):  # torch refuses some of them, and which is up to the sizes
+        return None
     write = f"{target}[{index}] = {other}"
     if s.odds(2):
         if other[0] not in "tv":

@@ -90,3 +90,11 @@ def test_torch_xla_keeps_its_name(fresh_process, tmp_path):
         """,
         PYTHONPATH=str(tmp_path),
     )
+
+
+def test_a_tensor_made_on_xla_meets_the_arguments():
+    def f(x):
+        return torch.arange(3, device="xla") * x + torch.zeros(3, device=x.device)
+
+    x = torch.ones(3, device="xla")
+    assert_same(torch.compile(f, backend="openxla", fullgraph=True)(x), torch.arange(3.0), "xla")

@@ -10,11 +10,11 @@
     python -m tests.operators pass                             writes tests/operators/passing.txt from the results
 
 A row is (database, entry, direction, dtype, road). Databases: `op_db`, `foreach`, `module_db`, `optim_db`. Directions:
-`forward`, `backward`, `inplace`, `out`, `errors`. Roads: `lazy`, `eager` (mode), `compile` (`torch.compile`). The same
-filters go with every command, each may be given several times. Results are added to `results/rows.jsonl`; the last one
-of a row counts, so a run of a part updates that part.
+`forward`, `backward`, `inplace`, `out`, `strided_out`, `errors`. Roads: `lazy`, `eager` (mode), `compile`
+(`torch.compile`). The same filters go with every command, each may be given several times. Results are added to
+`results/rows.jsonl`; the last one of a row counts, so a run of a part updates that part.
 
 The files in the order in which data flows: `rows` (which rows exist), `cases` (the calls that a row stands for),
 `roads` (how a call runs), `compare` and `tolerances` (what equal means), `judge` (a row's outcome), `run` (workers),
-`expected` (failures with reasons), `report`.
+`expected` (failures with reasons), `share` (what CI runs), `report`.
 """

@@ -13,7 +13,8 @@ import lazy_runtime
 from lazy_runtime import metrics
 from lazy_runtime.tensor import unwrap
 
-from .cases import Case
+from .arguments import CPU, XLA
+from .case import Case
 from .compare import Result, first_line
 from .roads import attempt, called, drop_pending
 
@@ -53,10 +54,10 @@ class Road:
     def _attempt(self, case: Case, may_break: bool) -> Result:
         torch._dynamo.reset()
         call = _Counted(may_break, self.fallbacks)
-        result = attempt(case, "xla", call.wrap)
+        result = attempt(case, XLA, call.wrap)
         if isinstance(result.error, NotOneProgram):
             # what else ran may have been for compiling; the second call tells
-            result = attempt(case, "xla", call.wrap)
+            result = attempt(case, XLA, call.wrap)
         if result.error is not None:
             drop_pending()
         return result
@@ -97,7 +98,7 @@ class _Counted:
 def refused_by_torch(case: Case) -> Exception | None:
     """What torch raises for the call in one graph on the CPU, with no backend behind it; None if nothing."""
     torch._dynamo.reset()
-    result = attempt(case, "cpu", lambda function: torch.compile(function, backend="aot_eager", fullgraph=True))
+    result = attempt(case, CPU, lambda function: torch.compile(function, backend="aot_eager", fullgraph=True))
     return result.error if isinstance(result.error, Exception) else None
 
 
@@ -111,8 +112,10 @@ def _finish(*arguments: Any) -> None:
 
 @functools.cache
 def _is_view(counter: str) -> bool:
-    """Whether a counter is of a view operator: AOTAutograd gives the user a view of an argument by taking it of the
-    argument, after the program."""
+    """Whether a counter is of a view operator: AOTAutograd gives the user a view of an argument, or of another result,
+    by taking it of that after the program."""
+    if counter == "xla::_unsafe_view":
+        return True  # its schema does not say so
     packet = getattr(torch.ops.aten, counter.removeprefix("xla::").removesuffix("_copy"), None)
     if packet is None:
         return False

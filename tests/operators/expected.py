@@ -40,6 +40,19 @@ EXPECTED: list[Expected] = [
     Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce|to_sparse"),
     Expected(_SPARSE, "SparseAdam", "optim_db"),
     Expected("complex32: XLA has no such dtype", "chalf", directions=("forward", "backward")),
+    Expected("complex32: XLA has no such dtype", "complex|view_as_complex", dtypes=("float16",)),
+    Expected(
+        "which of equal elements gets the gradient is nobody's promise, and the samples in 16 bits have equal ones",
+        "sort",
+        directions=("backward",),
+        dtypes=("bfloat16", "float16"),
+    ),
+    Expected(
+        "which of equal elements gets the gradient is nobody's promise, and the samples in bfloat16 have equal ones",
+        "topk",
+        directions=("backward",),
+        dtypes=("bfloat16",),
+    ),
     Expected(
         "as_strided beyond a leaf acts on what the leaf is a view of, which needs no gradient",
         "as_strided_partial_views",

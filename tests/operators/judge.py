@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import Any
@@ -13,8 +14,10 @@ from lazy_runtime import metrics
 from lazy_runtime.ops import registry
 
 from . import dynamo, roads, tolerances
-from .cases import Case, cases
-from .compare import difference, first_line
+from .arguments import CPU, EXACT
+from .case import Case
+from .cases import cases
+from .compare import Comparison, first_line
 from .rows import Row
 
 Outcome = dict[str, Any]
@@ -63,32 +66,31 @@ def judge(row: Row, limit: int) -> Outcome:
 
 
 def _judge(row: Row, found: list[Case]) -> Outcome:
-    expected = [roads.on_cpu(case) for case in found]
+    expected = [roads.attempt(case, CPU) for case in found]
     called: set[torch._ops.OpOverload] = set()
-    if row.direction == "forward":
+    if row.direction == "forward" or row.road == "compile":
         called = set().union(*(roads.overloads(case) for case in found))
     may_break = any(tag in overload.tags for overload in called for tag in _BREAKS)
     metrics.clear()
     failures = []
     compiled = dynamo.Road(may_break)
     road = {"lazy": roads.lazy, "eager": roads.eager, "compile": compiled.run}[row.road]
-    results = road(found)
-    for case, (reference, is_random), result in zip(found, expected, results, strict=True):
-        problem = difference(
-            row.entry,
-            reference,
-            result,
-            values=not is_random and row.entry not in tolerances.UNDEFINED,
-            strides=row.direction != "backward",
-            errors=row.road != "compile",
-        )
+    comparison = Comparison(
+        row.entry,
+        row.direction,
+        values=row.entry not in tolerances.UNDEFINED,
+        strides=row.direction != "backward",
+        errors=row.road != "compile",  # Dynamo has its own
+    )
+    for case, reference, result in zip(found, expected, road(found), strict=True):
+        problem = comparison.difference(reference, result, functools.partial(roads.attempt, case, EXACT))
         if problem is not None:
             failures.append((problem, case.summary))
     outcome: Outcome = {"outcome": "fail" if failures else "pass", "samples": len(found), "failed": len(failures)}
     if failures:
         outcome["error"], outcome["sample"] = failures[0][0], failures[0][1][:600]
         outcome["errors"] = list(dict.fromkeys(problem for problem, _ in failures))[:5]
-    if any(is_random for _, is_random in expected):
+    if any(reference.random for reference in expected):
         outcome["random"] = True
     if row.road == "compile" and (may_break or compiled.breaks):
         outcome["breaks"] = compiled.breaks or "a size depends on data"

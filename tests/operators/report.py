@@ -101,6 +101,7 @@ _TOTALS: list[tuple[str, str, Callable[[Row], bool]]] = [
     ("`op_db`, backward, every dtype, all three roads", "op_db", lambda row: row.direction == "backward"),
     ("`op_db`, in-place forms, every dtype", "op_db", lambda row: row.direction == "inplace"),
     ("`op_db`, `out=` forms, every dtype", "op_db", lambda row: row.direction == "out"),
+    ("`op_db`, `out=` forms in another order of memory", "op_db", lambda row: row.direction == "strided_out"),
     ("`op_db`, errors", "op_db", lambda row: row.direction == "errors"),
     ("`foreach_*_op_db`, everything", "foreach", lambda row: True),
     ("`module_db`, forward and backward, float32", "module_db", lambda row: row.dtype == "float32"),
@@ -136,6 +137,7 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
                 cells.append(_passing(others, outcomes))
                 lines.append(f"| `{name}` | {' | '.join(cells)} |")
     lines += ["\n## What fails, and why\n", *_reasons(wanted, outcomes)]
+    lines += ["\n## Where a compiled graph may break\n", *_breaks(wanted, outcomes)]
     return "\n".join(lines) + "\n"
 
 
@@ -179,4 +181,21 @@ def _reasons(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[st
     yield "|---|---|---|"
     for why, found in sorted(groups.items(), key=lambda item: (item[0].startswith("*"), -len(item[1]))):
         names = ", ".join(f"`{name}`" for name in sorted({row.entry for row in found}))
-        yield f"| {why.replace('|', chr(92) + '|')} | {len(found)} | {names} |"
+        yield f"| {_cell(why)} | {len(found)} | {names} |"
+
+
+def _breaks(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str]:
+    groups: dict[str, set[str]] = defaultdict(set)
+    for row in wanted:
+        why = outcomes.get(row, {}).get("breaks")
+        if why is not None:
+            groups[_cell(shorten(why))].add(row.entry)
+    yield "Because a size depends on data, or because torch cannot have the call in one graph on the CPU either."
+    yield "\n| why | of |"
+    yield "|---|---|"
+    for why, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        yield f"| {why} | {', '.join(f'`{name}`' for name in sorted(names))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("`", "'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -15,7 +15,8 @@ import lazy_runtime
 from lazy_runtime import metrics
 from lazy_runtime.experimental import eager_mode
 
-from .cases import Case
+from .arguments import CPU, XLA, Target
+from .case import Case, Wrap
 from .compare import Result, result_of
 
 #: How many calls are recorded before they run as one program. Compiling one program of them takes a fraction of what
@@ -27,24 +28,37 @@ def without_wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def attempt(case: Case, device: str, wrap: Any = without_wrap, read: bool = True) -> Any:
-    """The call's result on a device, read if so wanted; or a `Result` with what it raised."""
+def attempt(case: Case, target: Target, wrap: Wrap = without_wrap) -> Result:
+    """The call's result, read; or what it raised."""
+    tree = record(case, target, wrap)
+    if isinstance(tree, Result):
+        return tree
+    try:
+        return result_of(tree.value, target.device, tree.random)
+    except Exception as error:
+        return Result(error=error.with_traceback(None), late=True)
+
+
+class Recorded(NamedTuple):
+    """What a call gave, not read yet, and whether it drew random numbers."""
+
+    value: Any
+    random: bool
+
+
+def record(case: Case, target: Target, wrap: Wrap = without_wrap) -> Recorded | Result:
+    """The call without a look at its values; a `Result` if it raised."""
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)
     try:
-        tree = case.prepare(device)(wrap)
-        return result_of(tree, device) if read else tree
+        call = case.prepare(target)
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        value = call(wrap)
+        return Recorded(value, not torch.equal(before, torch.get_rng_state()))
     except Exception as error:
         return Result(error=error.with_traceback(None))
-
-
-def on_cpu(case: Case) -> tuple[Result, bool]:
-    """The result on the CPU, and whether the call has drawn random numbers."""
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    result = attempt(case, "cpu")
-    return result, not torch.equal(before, torch.get_rng_state())
 
 
 class Recorder(TorchDispatchMode):
@@ -60,9 +74,17 @@ class Recorder(TorchDispatchMode):
 
 
 def overloads(case: Case) -> set[torch._ops.OpOverload]:
-    """What the call comes down to on the CPU."""
-    with Recorder() as recorder:
-        attempt(case, "cpu")
+    """What the function under test comes down to on the CPU."""
+    recorder = Recorder()
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with recorder:
+                return function(*args, **kwargs)
+
+        return call
+
+    record(case, CPU, wrap)
     return recorder.overloads
 
 
@@ -70,26 +92,28 @@ def lazy(cases: Sequence[Case]) -> Iterator[Result]:
     """All calls recorded, then one program of them; one by one where something raised."""
     for start in range(0, len(cases), BATCH):
         batch = cases[start : start + BATCH]
-        trees = [attempt(case, "xla", read=False) for case in batch]
+        trees = [record(case, XLA) for case in batch]
         try:
             lazy_runtime.sync(wait=True)
-            yield from [tree if isinstance(tree, Result) else result_of(tree, "xla") for tree in trees]
+            yield from [_read(tree) for tree in trees]
         except Exception:
             del trees
             drop_pending()
             yield from map(alone, batch)
 
 
+def _read(tree: Recorded | Result) -> Result:
+    return tree if isinstance(tree, Result) else result_of(tree.value, "xla", tree.random)
+
+
 def alone(case: Case) -> Result:
     """One call, recorded and run."""
-
-    tree = attempt(case, "xla", read=False)
-    if isinstance(tree, Result):
-        return tree
+    tree = record(case, XLA)
     try:
         lazy_runtime.sync(wait=True)
-        return result_of(tree, "xla")
+        return _read(tree)
     except Exception as error:
+        del tree
         drop_pending()
         return Result(error=error.with_traceback(None), late=True)
 
@@ -109,7 +133,7 @@ def eager(cases: Sequence[Case]) -> Iterator[Result]:
     for case in cases:
         eager_mode(True)
         try:
-            yield attempt(case, "xla")
+            yield attempt(case, XLA)
         finally:
             eager_mode(False)
 

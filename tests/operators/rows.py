@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "float16", "complex64")
-DIRECTIONS = ("forward", "backward", "inplace", "out", "errors")
+#: `out` is `out=` of the right sizes and of none, `strided_out` one that is in another order of memory.
+DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors")
 ROADS = ("lazy", "eager", "compile")
 
 #: In-place and `out=` forms never reach this package (torch functionalizes them away before), and Dynamo words errors
@@ -21,6 +22,7 @@ ROADS_OF = {
     "backward": ROADS,
     "inplace": ("lazy",),
     "out": ("lazy",),
+    "strided_out": ("lazy",),
     "errors": ("lazy", "eager"),
 }
 
@@ -128,7 +130,7 @@ def _dtypes(database: str, entry: Any, direction: str) -> Iterable[str]:
         return _names(entry.supported_backward_dtypes("cpu")) if entry.supports_autograd else ()
     if direction == "inplace" and entry.inplace_variant is None:
         return ()
-    if direction == "out" and (not entry.supports_out or database == "foreach"):
+    if direction in ("out", "strided_out") and (not entry.supports_out or database == "foreach"):
         return ()
     return _names(entry.supported_dtypes("cpu"))
 

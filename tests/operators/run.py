@@ -19,6 +19,9 @@ Serve = Callable[[Connection, int | None], None]
 #: Of each row, by road: where each sample is compiled by itself it takes the longer.
 SAMPLES = {"lazy": 8, "eager": 4, "compile": 4}
 
+#: Seconds for a worker to import everything.
+START_TIMEOUT = 300.0
+
 #: Compiled programs and Dynamo's caches pile up; a worker that has grown to this is replaced.
 WORKER_MEMORY = 5 << 30
 
@@ -100,7 +103,7 @@ class _Worker:
         except (EOFError, OSError):
             self.process.join()
             return self._lost(_death(self.process.exitcode))
-        if time.monotonic() - self._started > timeout:
+        if time.monotonic() - self._started > (timeout if self.ready else START_TIMEOUT):
             self.process.kill()
             self.process.join()
             return self._lost(f"takes more than {timeout:.0f} s")

@@ -3,11 +3,15 @@
 import pytest
 import torch
 
-from tests.operators.compare import Result, difference, result_of
+from tests.operators.compare import Comparison, Result, result_of
+
+
+def difference(expected, result, **options):
+    return Comparison("add", "forward", **options).difference(expected, result)
 
 
 def differs(expected, result, **options):
-    return difference("add", result_of(expected, "cpu"), result_of(result, "cpu"), **options)
+    return difference(result_of(expected, "cpu"), result_of(result, "cpu"), **options)
 
 
 def test_equal_results():
@@ -26,7 +30,6 @@ def test_equal_results():
         (torch.tensor([1]), torch.tensor([2]), "values differ"),
         (torch.tensor([0.0]), torch.tensor([float("nan")]), "values differ"),
         ((torch.ones(2),), [torch.ones(2)], "structure"),
-        (torch.ones(2), 1.0, "structure"),
         ([torch.ones(2)], [1.0], "float instead of a tensor"),
         (torch.max(torch.ones(2), 0), torch.min(torch.ones(2), 0), "structure"),
         ([True], [False], "values differ"),
@@ -45,7 +48,7 @@ def test_strides_of_single_elements_and_of_nothing_do_not_show():
 def test_a_result_on_another_device():
     on_cpu = result_of(torch.ones(2), "cpu")
     elsewhere = Result(on_cpu.leaves, on_cpu.structure, "xla")
-    assert "not on the xla device" in difference("add", on_cpu, elsewhere)
+    assert "not on the xla device" in difference(on_cpu, elsewhere)
 
 
 def test_errors():
@@ -53,11 +56,25 @@ def test_errors():
         return Result(error=error, late=late)
 
     expected = raised(RuntimeError("on cpu: bad"))
-    assert difference("add", expected, raised(RuntimeError("on xla:0: bad"))) is None
-    assert "instead of" in difference("add", expected, raised(ValueError("on cpu: bad")))
-    assert "instead of" in difference("add", expected, raised(RuntimeError("bad")))
-    assert "does not raise" in difference("add", expected, result_of(1, "cpu"))
-    assert difference("add", result_of(1, "cpu"), expected) == "RuntimeError: on cpu: bad"
+    assert difference(expected, raised(RuntimeError("on xla:0: bad"))) is None
+    assert "instead of" in difference(expected, raised(ValueError("on cpu: bad")))
+    assert "instead of" in difference(expected, raised(RuntimeError("bad")))
+    assert "does not raise" in difference(expected, result_of(1, "cpu"))
+    assert difference(result_of(1, "cpu"), expected) == "RuntimeError: on cpu: bad"
     # from a sync: the operator's name is what matters
-    assert difference("add", expected, raised(RuntimeError("aten::gather of line 3: index"), late=True)) is None
-    assert "instead of" in difference("add", expected, raised(RuntimeError("index"), late=True))
+    assert difference(expected, raised(RuntimeError("aten::gather of line 3: index"), late=True)) is None
+    assert "instead of" in difference(expected, raised(RuntimeError("index"), late=True))
+
+
+def test_what_is_right_where_the_cpu_has_rounded():
+    expected, result, exact = (
+        result_of(x, "cpu")
+        for x in (
+            torch.tensor([1.0, 2.25], dtype=torch.bfloat16),
+            torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+            torch.tensor([1.0, 2.001], dtype=torch.float64),
+        )
+    )
+    assert "values differ" in Comparison("add", "forward").difference(expected, result)
+    assert Comparison("add", "forward").difference(expected, result, lambda: exact) is None
+    assert "values differ" in Comparison("add", "forward").difference(expected, result, lambda: expected)

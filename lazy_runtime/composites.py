@@ -1,0 +1,56 @@
+"""Operators that torch takes apart, or leaves whole, in a way that does not suit an xla tensor: kernels above
+functionalization that say the same in other operators."""
+
+# Torch's functionalization has no public names.
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import views
+from .ops import registry
+
+aten = torch.ops.aten
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+#: View operators whose `_copy` form users call. Below functionalization that form stands for the view itself.
+COPIED = (
+    "alias", "as_strided", "detach", "diagonal", "expand", "permute", "select.int", "slice.Tensor", "split.Tensor",
+    "split_with_sizes", "squeeze", "squeeze.dim", "squeeze.dims", "t", "transpose.int", "unbind.int", "unfold",
+    "unsqueeze", "view", "view.dtype", "view_as_complex", "view_as_real",
+)  # fmt: skip
+
+
+def _view_copy(view: torch._ops.OpOverload, copy: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any) -> Any:
+    """The `_copy` form of a view operator as a user calls it: a contiguous tensor, whatever the view's strides."""
+    if not views.has_memory(tensor):
+        return copy._op_dk(torch._C.DispatchKey.Autograd, tensor, *args)
+    found = view(tensor, *args)
+    return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), found)
+
+
+def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`aten::one_hot` with the checks of values that torch makes on the CPU only."""
+    unknown = num_classes == -1
+    if index.dtype is not torch.int64 or index.numel() == 0 or (unknown and not views.has_memory(index)):
+        return aten.one_hot.default._op_dk(_COMPOSITE, index, num_classes)
+    torch._assert_async((index >= 0).all(), "Class values must be non-negative.")
+    if unknown:
+        num_classes = int(index.max().item()) + 1
+    else:
+        torch._assert_async((index < num_classes).all(), "Class values must be smaller than num_classes.")
+    classes = torch.arange(max(num_classes, 0), device=index.device)
+    return (index.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def register(library: torch.library.Library) -> None:
+    """Registers these with torch's dispatcher."""
+    for name in COPIED:
+        view, copy = registry.overload(f"aten::{name}"), registry.overload(f"aten::{registry.copy_form(name)}")
+        assert view is not None and copy is not None
+        library.impl(copy, functools.partial(_view_copy, view, copy), "AutogradXLA")
+    library.impl("one_hot", one_hot, "AutogradXLA")
