@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import torch
+from torch._prims_common.wrappers import _maybe_resize_out
 from torch.utils import _pytree as pytree
 
 from . import views
@@ -33,6 +34,22 @@ def _view_copy(view: torch._ops.OpOverload, copy: torch._ops.OpOverload, tensor:
     return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), found)
 
 
+def _view_copy_out(
+    view: torch._ops.OpOverload, name: str, copy: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any, out: Any
+) -> Any:
+    """The same with `out=`, which takes contiguous strides where it has another size."""
+    if not views.has_memory(out):
+        return copy._op_dk(torch._C.DispatchKey.Autograd, tensor, *args, out=out)
+    if torch.is_grad_enabled() and (tensor.requires_grad or out.requires_grad):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    found = view(tensor, *args)
+    _maybe_resize_out(out, found.shape)
+    return out.copy_(found)
+
+
 def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`aten::one_hot` with the checks of values that torch makes on the CPU only."""
     unknown = num_classes == -1
@@ -51,6 +68,11 @@ def register(library: torch.library.Library) -> None:
     """Registers these with torch's dispatcher."""
     for name in COPIED:
         view, copy = registry.overload(f"aten::{name}"), registry.overload(f"aten::{registry.copy_form(name)}")
-        assert view is not None and copy is not None
+        if view is None or copy is None:
+            raise ValueError(f"torch has no view operator {name} with a copy")
         library.impl(copy, functools.partial(_view_copy, view, copy), "AutogradXLA")
+        base, _, kind = name.partition(".")
+        out = registry.overload(f"aten::{base}_copy.{kind}_out" if kind else f"aten::{base}_copy.out")
+        if out is not None and len(out._schema.returns) == 1:  # not a list
+            library.impl(out, functools.partial(_view_copy_out, view, f"{base}_copy", out), "AutogradXLA")
     library.impl("one_hot", one_hot, "AutogradXLA")

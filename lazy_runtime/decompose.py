@@ -101,7 +101,8 @@ def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str,
         return to_functional(x) if isinstance(x, XLATensor) else x
 
     def inner(x: Any) -> Any:
-        return unwrap(x) if isinstance(x, torch.Tensor) and x.device.type == "xla" else x
+        # in a program that runs on plain tensors the device is theirs
+        return unwrap(x) if isinstance(x, torch.Tensor) and torch._is_functional_tensor(x) else x
 
     args, kwargs = pytree.tree_map(wrap, (args, kwargs))
     with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False):

@@ -27,6 +27,11 @@ def device_mismatch(first: torch.device, second: torch.device) -> str:
     return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """What torch's C++ calls a dtype in its messages: `Float`, `Long`, `Byte`."""
+    return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
+
+
 def no_lowering(func: torch._ops.OpOverload) -> str:
     """For an operator that neither this package nor a decomposition of torch's lowers to XLA, and that cannot be called
     in its place either."""

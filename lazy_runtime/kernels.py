@@ -72,6 +72,7 @@ def register() -> None:
     for overload in whole:
         _library.impl(overload, overload.decompose, "Functionalize")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
+    native.moves().xla_register_moves()
     writes.xla_register_writes()  # last: for the operators that have no kernel of their own
 
 

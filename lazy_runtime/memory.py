@@ -61,7 +61,7 @@ def resize_(tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_form
         return tensor
     before = tensor.shape
     stride, offset = _strides(size, memory_format), int(tensor.storage_offset())
-    held = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    held = torch.ops.lazy_runtime.memory_size(tensor) // tensor.dtype.itemsize
     needed = offset + torch.Size(size).numel() if 0 not in size else 0
     if needed <= held:
         tensor.data = views.of_root(tensor, size, stride, offset)

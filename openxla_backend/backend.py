@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -60,6 +61,19 @@ def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
 _PRIMAL = re.compile(r"primals_(\d+)")
 
 
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
+    """Torch's min-cut partition into a forward and a backward graph, which recomputes what is cheap.
+
+    Within an activation checkpoint everything is to be recomputed. What is random is saved there all the same: the
+    operators that would draw it again from a saved state know no device but those with generators of torch's.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for each in (node, *(user for user in node.users if user.target is operator.getitem)):
+                each.meta.pop("recompute", None)
+    return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
 def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: inference and training graphs, on xla tensors or, in their own memory, on plain ones.
 
@@ -77,7 +91,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         fw_compiler=_compile_forward,
         bw_compiler=_compile_backward,
         # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         inference_compiler=_compile_forward,
         decompositions={},
         keep_inference_input_mutations=True,

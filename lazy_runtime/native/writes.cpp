@@ -10,6 +10,7 @@
 //
 // One boxed kernel for autograd's key serves them all and calls autograd's own.
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Contiguity.h>
@@ -56,11 +57,18 @@ Tensor root_of(const Tensor& tensor) {
   return whole;
 }
 
+// How many bytes it holds. What the storage itself says misses that `out=` has resized its first tensor.
+int64_t memory_size(const Tensor& tensor) {
+  const Tensor& root = (functional::sync(tensor), memory_of(tensor)->base());
+  const auto size = static_cast<size_t>(root.element_size()), offset = static_cast<size_t>(root.storage_offset());
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(root.sizes(), root.strides(), size, offset));
+}
+
 // The memory of `tensor`, seen with these sizes and strides (in elements of `dtype`), outside of autograd's books.
 Tensor of_root(
     const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
   const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t held = static_cast<int64_t>(tensor.storage().nbytes()) / itemsize;
+  const int64_t held = memory_size(tensor) / itemsize;
   int64_t end = offset + 1;
   for (size_t dim = 0; dim < size.size(); ++dim) end = size[dim] == 0 ? 0 : end + (size[dim] - 1) * stride[dim];
   if (end > held && std::find(size.begin(), size.end(), 0) == size.end()) {
@@ -317,10 +325,12 @@ bool writes(const c10::OperatorHandle& op) {
 
 TORCH_LIBRARY(lazy_runtime, library) {
   library.def("of_root(Tensor self, ScalarType dtype, int[] size, int[] stride, int storage_offset) -> Tensor");
+  library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
     library.impl("of_root", torch::dispatch(key, of_root));
+    library.impl("memory_size", torch::dispatch(key, memory_size));
     library.impl("reroot", torch::dispatch(key, reroot));
   }
 }

@@ -1,5 +1,5 @@
-"""Airy's function Ai, by the Cephes library's rational approximations (S. L. Moshier, https://www.netlib.org/cephes), as
-in torch's kernel."""
+"""Airy's function Ai, as in torch's kernel by the rational approximations of the Cephes library (S. L. Moshier,
+https://www.netlib.org/cephes)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from .. import checks
 from .casting import is_bool, is_complex, is_float
 from .registry import Promotion, pointwise
+from .transcendental import exp, sqrt
 
 INT_TO_FLOAT = Promotion.INT_TO_FLOAT
 
@@ -190,6 +191,11 @@ def gcd(x, y):
     return jnp.gcd(x, y)
 
 
+@pointwise("aten::lcm")
+def lcm(x, y):
+    return jnp.lcm(x, y)
+
+
 # ---- powers
 
 
@@ -207,9 +213,9 @@ def power(x, y):
 
 def _power_of_number(x: jax.Array, y: float) -> jax.Array:
     if y == 0.5:
-        return jnp.sqrt(x)
+        return sqrt(x)
     if y == -0.5:
-        return divide(jnp.ones_like(x), jnp.sqrt(x))
+        return divide(jnp.ones_like(x), sqrt(x))
     if float(y).is_integer() and abs(y) <= 8:  # beyond, the errors of the products add up
         positive = jax.lax.integer_pow(x, abs(int(y)))
         return divide(jnp.ones_like(x), positive) if y < 0 else positive
@@ -218,8 +224,7 @@ def _power_of_number(x: jax.Array, y: float) -> jax.Array:
 
 
 def _complex_power(x: jax.Array, y: jax.Array) -> jax.Array:
-    result = jnp.power(x, y)
-    return jnp.where((x == 0) & (y == 0), 1, result)
+    return exp(y * jnp.log(x))
 
 
 def _integer_power(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -161,12 +161,11 @@ def bessel_j0(x):
 def bessel_j1(x):
     size = jnp.abs(x)
     square = x * x
-    near = polynomial(_RP1, square) / polynomial(_RQ1, square) * size
+    near = polynomial(_RP1, square) / polynomial(_RQ1, square) * x
     near = near * (square - 14.6819706421238932572) * (square - 49.2184563216946036703)
     even, odd, phase = _amplitudes(size, 1)
     far = (even * jnp.cos(phase) - odd * jnp.sin(phase)) * math.sqrt(2 / math.pi) / jnp.sqrt(size)
-    found = jnp.where(size <= 5, near, far)
-    return jnp.where(x < 0, -found, found)
+    return jnp.where(size <= 5, near, jnp.where(x < 0, -far, far))
 
 
 @pointwise("aten::special_bessel_y0", promotion=INT_TO_FLOAT)

@@ -59,6 +59,6 @@ def right_shift(x, count):
 
 def _operands(x, count):
     dtype = jnp.result_type(x, count)
-    x, count = jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(count, dtype))
+    x, count = jnp.broadcast_arrays(jnp.asarray(x).astype(dtype), jnp.asarray(count).astype(dtype))
     inside = (count >= 0) & (count < dtype.itemsize * 8)
     return x, jnp.where(inside, count, 0), inside

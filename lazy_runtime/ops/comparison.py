@@ -121,15 +121,15 @@ def fmin(x, y):
 @pointwise("aten::clamp", "aten::clamp.Tensor")
 def clamp(x, min=None, max=None):
     if min is not None:
-        x = jnp.maximum(x, min)
-    return x if max is None else jnp.minimum(x, max)
+        x = clamp_min(x, min)
+    return x if max is None else clamp_max(x, max)
 
 
 @pointwise("aten::clamp_min", "aten::clamp_min.Tensor")
 def clamp_min(x, min):
-    return jnp.maximum(x, min)
+    return jnp.where((x < min) | (min != min), min, x)  # keeps a negative zero above 0, as torch does
 
 
 @pointwise("aten::clamp_max", "aten::clamp_max.Tensor")
 def clamp_max(x, max):
-    return jnp.minimum(x, max)
+    return jnp.where((x > max) | (max != max), max, x)

@@ -22,7 +22,7 @@ SUM, MEAN, MAX = 0, 1, 2  # at::native::EmbeddingBagMode
 
 
 def _on_cpu(operator: torch._ops.OpOverload):
-    """For `infer=`: the CPU kernel on zeros. Its shapes of all but the first result are not those of the meta kernel."""
+    """For `infer=`: the CPU kernel on zeros, whose shapes of all but the first result are not the meta kernel's."""
 
     def infer(weight, indices, offsets, scale=False, mode=SUM, sparse=False, per_sample_weights=None, *rest) -> Any:
         def zeros(x):

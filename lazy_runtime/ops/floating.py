@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .casting import is_complex, is_float
-from .registry import Promotion, op, pointwise
+from .registry import Promotion, checked_dtypes, op, pointwise
 
 EXACT = Promotion.NO_OPMATH
 
@@ -40,7 +40,7 @@ def round_decimals(x, *, decimals):
 # ---- parts and neighbours
 
 
-@op("aten::frexp.Tensor")
+@op("aten::frexp.Tensor", infer=checked_dtypes("aten::frexp.Tensor"))
 def frexp(x):
     mantissa, exponent = jnp.frexp(x)
     return mantissa.astype(x.dtype), exponent.astype(jnp.int32)
@@ -56,7 +56,7 @@ def heaviside(x, at_zero):
     return jnp.where(x == 0, at_zero, (x > 0).astype(x.dtype))
 
 
-@pointwise("aten::nan_to_num", promotion=EXACT)
+@op("aten::nan_to_num", infer=checked_dtypes("aten::nan_to_num"))
 def nan_to_num(x, nan=None, posinf=None, neginf=None):
     if is_complex(x):
         return jax.lax.complex(*(nan_to_num(part, nan, posinf, neginf) for part in (x.real, x.imag)))

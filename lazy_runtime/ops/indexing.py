@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import torch
 
-from .. import checks
+from .. import checks, errors
 from .registry import op
 
 aten = torch.ops.aten
@@ -141,7 +141,15 @@ def _clamped(x, indices):
 # ---- masks
 
 
-@op("aten::masked_scatter", fallible=True)
+def _infer_masked_scatter(x, mask, source):
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {errors.type_name(mask.dtype)}"
+        )
+    return aten.masked_scatter.default(x, mask, source)
+
+
+@op("aten::masked_scatter", fallible=True, infer=_infer_masked_scatter)
 def masked_scatter(x, mask, source, *, out):
     x, mask = jnp.broadcast_to(x, out.shape), jnp.broadcast_to(mask, out.shape)
     if x.size == 0:
@@ -188,13 +196,12 @@ def take(x, index):
 
 def _infer_put(x, index, source, accumulate=False):
     if index.dtype is not torch.int64:
-        name = torch.empty(0, dtype=index.dtype, device="cpu").type().split(".")[1].removesuffix("Tensor")
-        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {name}")
+        found = errors.type_name(index.dtype)
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {found}")
     if x.dtype is not source.dtype:
-        found = [torch.empty(0, dtype=t.dtype, device="cpu").type()[6:-6] for t in (x, source)]
         raise RuntimeError(
-            f"put_(): self and source expected to have the same dtype, but got self.dtype = {found[0]} "
-            f"and source.dtype = {found[1]}"
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = "
+            f"{errors.type_name(x.dtype)} and source.dtype = {errors.type_name(source.dtype)}"
         )
     if index.numel() != source.numel():
         raise IndexError(

@@ -118,6 +118,8 @@ def lu_unpack(factors, pivots, unpack_data=True, unpack_pivots=True):
 
 def cholesky_factor(x, upper: bool):
     """The triangular factor, and info: the order of the first leading minor that is not positive."""
+    if x.size == 0:
+        return x, jnp.zeros(x.shape[:-2], jnp.int32)
     lower = linalg.cholesky(adjoint(x) if upper else x, symmetrize_input=False)
     failed = jnp.isnan(jnp.diagonal(lower, axis1=-2, axis2=-1)).any(-1)
 
@@ -181,7 +183,16 @@ def linalg_qr(x, mode="reduced"):
     return linalg.qr(x, full_matrices=mode == "complete")
 
 
-@op("aten::geqrf")
+def _infer_geqrf(x: torch.Tensor) -> Any:
+    """Torch has no meta kernel. What it refuses it refuses on the CPU, where `dispatch.infer` asks for its words."""
+    if not x.is_meta:
+        return aten.geqrf.default(x)
+    if x.ndim < 2 or x.dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        raise RuntimeError("geqrf takes no such tensor")
+    return _column_major(x), x.new_empty(*x.shape[:-2], min(x.shape[-2:]))
+
+
+@op("aten::geqrf", infer=_infer_geqrf)
 def geqrf(x):
     reflectors, tau = jnp.linalg.qr(x, mode="raw")
     return reflectors.mT, tau

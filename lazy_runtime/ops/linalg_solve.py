@@ -218,7 +218,7 @@ def _lstsq(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return solution, residuals, rank, singular
 
 
-@op("aten::linalg_lstsq", fallible=True)
+@op("aten::linalg_lstsq", fallible=True, infer=_infer_lstsq)
 def linalg_lstsq(a, b, rcond=None, *, driver=None, out):
     driver = driver or "gelsy"
     rows, columns = a.shape[-2:]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -77,7 +78,7 @@ def _wide(x) -> Any:
 def _sum(x, y, beta, alpha, out):
     """beta x + alpha y, as `out` is."""
     if jnp.issubdtype(y.dtype, jnp.integer):  # torch casts the factors to the tensors' dtype first
-        beta, alpha = (jnp.asarray(int(factor)).astype(y.dtype) for factor in (beta, alpha))
+        beta, alpha = (np.asarray(int(factor)).astype(y.dtype) for factor in (beta, alpha))
     y = y if alpha == 1 else alpha * y
     if beta != 0:  # which ignores x, even its nans (torch's documentation of addmm)
         x = x.astype(y.dtype)
@@ -125,3 +126,10 @@ def linear(x, weight, bias=None):
 @op("aten::trace", infer=not_of_bool("aten::trace"))
 def trace(x, *, out):
     return jnp.trace(x, dtype=dtypes.to_numpy(out.dtype))
+
+
+@op("aten::linalg_cross")
+def linalg_cross(x, y, *, dim=-1):
+    x, y = jnp.broadcast_arrays(x, y)
+    # element i is x[i + 1] y[i + 2] - x[i + 2] y[i + 1]
+    return jnp.roll(x, -1, dim) * jnp.roll(y, -2, dim) - jnp.roll(x, -2, dim) * jnp.roll(y, -1, dim)

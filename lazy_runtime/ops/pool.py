@@ -92,10 +92,10 @@ def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
     """Maximum and the flat index of it in its plane."""
     windows = _Windows(n, x.shape[1:-1], sizes, kernel, stride, padding, dilation)
     padded = jnp.pad(x, [(0, 0), *windows.pads(), (0, 0)], constant_values=_lowest(x.dtype))
-    return maximum((windows.part(padded, start), place) for start, place in windows.offsets())
+    return _maximum((windows.part(padded, start), place) for start, place in windows.offsets())
 
 
-def maximum(terms):
+def _maximum(terms):
     """The greatest of the arrays and the number that stands beside it; nan wins, and the first of equals. One term per
     place in a window: XLA fuses them, and the position of the maximum comes for free."""
     best = index = None
@@ -181,7 +181,7 @@ def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, 
         start = np.arange(sizes[d]) * windows.stride[d] - windows.padding[d]
         end = np.minimum(start + windows.kernel[d], windows.spatial[d] + windows.padding[d])
         if not count_include_pad:
-            start, end = np.maximum(start, 0), np.minimum(end, windows.spatial[d])
+            start, end = np._maximum(start, 0), np.minimum(end, windows.spatial[d])
         counts = counts[..., None] * (end - start)
     return _divided(total, counts[..., None]).astype(dtype)
 
@@ -259,7 +259,7 @@ def _adaptive_max_pool(x, sizes, *, n: int):
                 place = place * spatial[d] + at.reshape((-1,) + (1,) * (n - 1 - d))
             yield part, jnp.asarray(place)[..., None]
 
-    return maximum(terms())
+    return _maximum(terms())
 
 
 @_batched

@@ -198,17 +198,18 @@ def pointwise(
             return result if result.shape == out.shape else jnp.broadcast_to(layout.logical(result), out.shape)
 
         for name in names:
-            target = overload(name)
-            infer = None if target is None else checked_dtypes(target)
-            _add(name, lowering, infer, dynamic_scalars=dynamic_scalars, fallible=fallible)
+            _add(name, lowering, checked_dtypes(name), dynamic_scalars=dynamic_scalars, fallible=fallible)
         return function
 
     return register
 
 
-def checked_dtypes(target: torch._ops.OpOverload) -> Callable[..., Any]:
-    """The elementwise operator on meta tensors, after which its CPU kernel has seen one element of each: most of what
+def checked_dtypes(name: str) -> Callable[..., Any] | None:
+    """For `infer`: an elementwise operator on meta tensors, whose CPU kernel then sees one element of each. Most of what
     torch says of dtypes and numbers that an operator does not take is said there."""
+    target = overload(name)
+    if target is None:
+        return None
 
     def one(x: Any) -> Any:
         if isinstance(x, torch.Tensor) and x.is_meta:

@@ -166,7 +166,20 @@ def index_select(x, dim, index, *, out):
     return _slices(x, dim, index).get(mode=IN_BOUNDS)
 
 
-@op("aten::index_add", fallible=True)
+def _infer_index_add(x, dim, index, source, *, alpha=1):
+    found = aten.index_add.default(x, dim, index, source, alpha=alpha)
+    others = [list(tensor.shape) for tensor in (x, source)]
+    for sizes in others:
+        sizes[dim : dim + 1 or None] = [] if sizes else sizes
+    if x.dim() and source.dim() and others[0] != others[1]:
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
+        )
+    return found
+
+
+@op("aten::index_add", fallible=True, infer=_infer_index_add)
 @_with_dimensions
 def index_add(x, dim, index, source, *, alpha=1):
     # torch scatters where it can, and that words its errors differently

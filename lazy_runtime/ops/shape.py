@@ -50,6 +50,13 @@ def slice_(x, dim=0, start=None, end=None, step=1):
     return jax.lax.slice_in_dim(x, start, max(start, stop), step, dim)
 
 
+@op("aten::narrow_copy")
+def narrow_copy(x, dim, start, length):
+    dim %= x.ndim
+    start += x.shape[dim] if start < 0 else 0
+    return jax.lax.slice_in_dim(x, start, start + length, axis=dim)
+
+
 @op("aten::select.int", view=True)
 def select(x, dim, index):
     return jax.lax.index_in_dim(x, index, dim, keepdims=False)
@@ -169,7 +176,17 @@ def diagonal_scatter(x, source, offset=0, dim1=0, dim2=1):
     return jnp.moveaxis(moved, (-2, -1), (dim1, dim2))
 
 
-@op("aten::as_strided_scatter")
+def _infer_as_strided_scatter(x, source, size, stride, storage_offset=None):
+    if x.device.type == "cpu":  # a stand-in of one element, which is asked for other errors
+        return x
+    held = x.untyped_storage().nbytes() // x.dtype.itemsize
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    if 0 not in size and offset + storage_size(size, stride) > held:  # the CPU kernel says so, the meta kernel does not
+        torch.empty(held, dtype=x.dtype, device="cpu").as_strided(size, stride, offset)
+    return torch.ops.aten.as_strided_scatter.default(x, source, size, stride, storage_offset)
+
+
+@op("aten::as_strided_scatter", infer=_infer_as_strided_scatter)
 def as_strided_scatter(x, source, size, stride, storage_offset=None, *, input_spec):
     flat = strided_storage(x, input_spec)
     offset = (input_spec.offset if storage_offset is None else storage_offset) - input_spec.offset

@@ -20,7 +20,6 @@ for _name, _function in {
     "erfinv": jax.lax.erf_inv,
     "special_erfcx": scipy.erfcx,
     "special_ndtri": scipy.ndtri,
-    "special_entr": scipy.entr,
     "lgamma": jax.lax.lgamma,
     "i0": scipy.i0,
     "special_i0e": scipy.i0e,
@@ -73,17 +72,73 @@ def _trigamma(x: Any) -> Any:
     promotion=INT_TO_FLOAT,
 )
 def zeta(x, q):
-    return jax.lax.zeta(*_arrays(x, q))
+    """Hurwitz's zeta function: the terms up to 9, and Euler's and Maclaurin's formula for the others (Cephes).
+
+    `jax.lax.zeta` takes nine terms, which is too few below 0.
+    """
+    x, q = _arrays(x, q)
+    tiny = jnp.finfo(x.dtype).eps / 2
+    total = jnp.power(q, -x)
+    pole = (x <= 1) | ((q <= 0) & ((q == jnp.floor(q)) | (x != jnp.floor(x))))
+
+    def is_open(state: Any) -> Any:
+        count, end, _, done = state
+        return ~done & ((count < 9) | (end <= 9))
+
+    def body(state: Any) -> Any:
+        count, end, total, done = state
+        more = is_open(state)
+        end = jnp.where(more, end + 1, end)
+        term = jnp.where(more, jnp.power(end, -x), 0)
+        return count + 1, end, total + term, done | (more & (jnp.abs(term) <= tiny * jnp.abs(total + term)))
+
+    start = (jnp.asarray(0), q, total, pole | jnp.isnan(x) | jnp.isnan(q))
+    _, end, total, done = jax.lax.while_loop(lambda state: is_open(state).any(), body, start)
+    term = jnp.power(end, -x)
+    rest = term * end / (x - 1) - term / 2
+    factor = jnp.ones_like(x)
+    for k, coefficient in enumerate(_EULER_MACLAURIN):
+        factor = factor * (x + 2 * k)
+        term = term / end
+        rest = rest + factor * term / coefficient
+        factor = factor * (x + 2 * k + 1)
+        term = term / end
+    found = jnp.where(done, total, total + rest)
+    at_pole = jnp.where((x == 1) | ((x > 1) & (q == jnp.floor(q))), jnp.inf, jnp.nan)
+    return jnp.where(pole, at_pole, found)
+
+
+#: (2k)! / B_2k for k = 1, 2, ...
+_EULER_MACLAURIN = (
+    12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12,
+    1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18,
+)  # fmt: skip
 
 
 @pointwise("aten::igamma", promotion=INT_TO_FLOAT)
 def igamma(a, x):
-    return jax.lax.igamma(*_arrays(a, x))
+    a, x = _arrays(a, x)
+    return _at_limits(a, x, jax.lax.igamma(a, x), 1)
 
 
 @pointwise("aten::igammac", promotion=INT_TO_FLOAT)
 def igammac(a, x):
-    return jax.lax.igammac(*_arrays(a, x))
+    a, x = _arrays(a, x)
+    return _at_limits(a, x, jax.lax.igammac(a, x), 0)
+
+
+def _at_limits(a: Any, x: Any, found: Any, whole: int) -> Any:
+    """`found` and, where an argument is 0 or infinite, the limits: `whole` at x = inf, and 1 - `whole` at x = 0."""
+    found = jnp.where(jnp.isinf(x), whole, found)
+    found = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, 1 - whole), found)
+    found = jnp.where(x == 0, 1 - whole, found)
+    found = jnp.where(a == 0, jnp.where(x > 0, whole, jnp.nan), found)
+    return jnp.where((x < 0) | (a < 0), jnp.nan, found)
+
+
+@pointwise("aten::special_entr", promotion=INT_TO_FLOAT)
+def entr(x):
+    return jnp.where(x > 0, -x * jnp.log(x), jnp.where(x == 0, 0, jnp.where(x < 0, -jnp.inf, x)))
 
 
 @pointwise("aten::xlogy.Tensor", "aten::xlogy.Scalar_Other", "aten::xlogy.Scalar_Self", promotion=INT_TO_FLOAT)

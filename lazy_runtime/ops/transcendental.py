@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +46,13 @@ def _of_parts(name: str, real: Callable[[Any], Any], complex_: Callable[[Any, An
 
 def _exp(a: Any, b: Any) -> tuple[Any, Any]:
     size = jnp.exp(a)
-    # 0 whatever the angle; and a real number stays real
-    return jnp.where(size == 0, 0, size * jnp.cos(b)), jnp.where((size == 0) | (b == 0), b * 0, size * jnp.sin(b))
+    zero = jnp.zeros_like(a)  # whatever the angle
+    return jnp.where(size == 0, zero, size * jnp.cos(b)), jnp.where(size == 0, zero, _times(size, jnp.sin(b)))
+
+
+def _times(x: Any, part: Any) -> Any:
+    """x * part, 0 where an infinite x meets a part that is 0: a real number stays real."""
+    return jnp.where(part == 0, part * jnp.sign(x), x * part)
 
 
 def _log1p(a: Any, b: Any) -> tuple[Any, Any]:
@@ -59,41 +63,47 @@ def _log1p(a: Any, b: Any) -> tuple[Any, Any]:
 exp = _of_parts("exp", jnp.exp, _exp)
 exp2 = _of_parts("exp2", jnp.exp2, lambda a, b: _exp(a * jnp.log(2).astype(a.dtype), b * jnp.log(2).astype(a.dtype)))
 log1p = _of_parts("log1p", jnp.log1p, _log1p)
-_of_parts("sin", jnp.sin, lambda a, b: (jnp.sin(a) * jnp.cosh(b), jnp.cos(a) * jnp.sinh(b)))
-_of_parts("cos", jnp.cos, lambda a, b: (jnp.cos(a) * jnp.cosh(b), -jnp.sin(a) * jnp.sinh(b)))
-_of_parts("sinh", jnp.sinh, lambda a, b: (jnp.sinh(a) * jnp.cos(b), jnp.cosh(a) * jnp.sin(b)))
-_of_parts("cosh", jnp.cosh, lambda a, b: (jnp.cosh(a) * jnp.cos(b), jnp.sinh(a) * jnp.sin(b)))
+_of_parts("sin", jnp.sin, lambda a, b: (_times(jnp.cosh(b), jnp.sin(a)), jnp.cos(a) * jnp.sinh(b)))
+_of_parts("cos", jnp.cos, lambda a, b: (jnp.cos(a) * jnp.cosh(b), -_times(jnp.sinh(b), jnp.sin(a))))
+_of_parts("sinh", jnp.sinh, lambda a, b: (jnp.sinh(a) * jnp.cos(b), _times(jnp.cosh(a), jnp.sin(b))))
+_of_parts("cosh", jnp.cosh, lambda a, b: (jnp.cosh(a) * jnp.cos(b), _times(jnp.sinh(a), jnp.sin(b))))
 
 
 # ---- with a branch cut: the sign of a zero says on which side of it a number lies
 
 
-def _symmetric(function: Callable[[Any], Any], axis: str, x: Any) -> Any:
-    """`function` of a number on the upper (axis "imag") or right half plane, the other one by symmetry."""
-    if not is_complex(x):
-        return function(x)
-    if axis == "imag":
+def _by_conjugation(name: str, function: Callable[[Any], Any], sign: int = 1) -> Any:
+    """Registers a function with f(conj z) = conj f(z), whose imaginary part has that sign on the upper half plane."""
+
+    def whole(x: Any) -> Any:
+        if not is_complex(x):
+            return function(x)
         found = function(jax.lax.complex(x.real, jnp.abs(x.imag)))
-        return jax.lax.complex(found.real, jnp.copysign(jnp.abs(found.imag), x.imag) * _sign_of_upper(function))
-    found = function(jax.lax.complex(jnp.abs(x.real), x.imag))
-    return jax.lax.complex(jnp.copysign(found.real, x.real), found.imag)
+        return jax.lax.complex(found.real, jnp.copysign(sign * jnp.abs(found.imag), sign * x.imag))
+
+    _unary(name, whole)
+    return whole
 
 
-def _sign_of_upper(function: Callable[[Any], Any]) -> int:
-    """Of the imaginary part that the function has on the upper half plane."""
-    return -1 if function is jnp.arccos else 1
+def _odd(name: str, function: Callable[[Any], Any]) -> None:
+    """Registers a function with f(-conj z) = -conj f(z), whose real part has the sign of z's."""
+
+    def whole(x: Any) -> Any:
+        if not is_complex(x):
+            return function(x)
+        found = function(jax.lax.complex(jnp.abs(x.real), x.imag))
+        return jax.lax.complex(jnp.copysign(found.real, x.real), found.imag)
+
+    _unary(name, whole)
 
 
-for _name, _function, _axis in (
-    ("sqrt", jnp.sqrt, "imag"),
-    ("acos", jnp.arccos, "imag"),
-    ("asin", jnp.arcsin, "imag"),
-    ("acosh", jnp.arccosh, "imag"),
-    ("atanh", jnp.arctanh, "imag"),
-    ("asinh", jnp.arcsinh, "real"),
-    ("atan", jnp.arctan, "real"),
-):
-    _unary(_name, functools.partial(_symmetric, _function, _axis))
+sqrt = _by_conjugation("sqrt", jnp.sqrt)
+_by_conjugation("acos", jnp.arccos, -1)
+_by_conjugation("asin", jnp.arcsin)
+_by_conjugation("acosh", jnp.arccosh)
+_by_conjugation("atanh", jnp.arctanh)
+_odd("asinh", jnp.arcsinh)
+_odd("atan", jnp.arctan)
 
 
 @pointwise("aten::rsqrt", promotion=INT_TO_FLOAT)

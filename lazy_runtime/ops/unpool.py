@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import jax.numpy as jnp
 import torch
 
 from .. import checks
-from .pool import maximum
 from .reduction import opmath
 from .registry import op
 
@@ -18,45 +16,42 @@ aten = torch.ops.aten
 
 def _starts(samples, size: int, out: int, kernel: int):
     """(batch, channels, out) where the windows of one dimension start."""
-    last = size - kernel
+    last = jnp.full((*samples.shape, 1), size - kernel)
     if out == 1:
-        return jnp.full((*samples.shape, 1), last)
-    alpha = jnp.asarray(last / (out - 1), samples.dtype)
-    first = jnp.floor(samples * alpha)[..., None]
-    starts = jnp.floor((jnp.arange(out - 1) + samples[..., None]) * alpha) - first
-    return jnp.concatenate([starts.astype(jnp.int64), jnp.full((*samples.shape, 1), last)], -1)
+        return last
+    alpha = jnp.asarray((size - kernel) / (out - 1), samples.dtype)
+    first = (samples * alpha).astype(jnp.int64)[..., None]
+    starts = ((jnp.arange(out - 1).astype(samples.dtype) + samples[..., None]) * alpha).astype(jnp.int64) - first
+    return jnp.concatenate([starts, last], -1)
 
 
 def _fractional(x, kernel, samples, sizes):
     n = len(sizes)
-    spatial = x.shape[-n:]
-    images = x.reshape(samples.shape[0], samples.shape[1], -1)
-    # of the samples of a plane the last is for the last dimension but in three dimensions, where the first is
+    spatial, planes = x.shape[-n:], samples.shape[:2]
+    # a plane's first sample is for the last of two dimensions, but for the first of three
     order = range(n) if n == 3 else reversed(range(n))
-    starts = [
-        _starts(samples[..., sample], size, out, window).reshape(
-            *samples.shape[:2], *(out if d == e else 1 for e in range(n))
-        )
-        for d, (sample, size, out, window) in enumerate(zip(order, spatial, sizes, kernel, strict=True))
-    ]
-
-    def terms():
-        for offset in itertools.product(*map(range, kernel)):
-            place = jnp.zeros((), jnp.int64)
-            for d in range(n):
-                place = place * spatial[d] + starts[d] + offset[d]
-            yield (
-                jnp.take_along_axis(images, place.reshape(*images.shape[:2], -1), 2, mode="clip"),
-                place.reshape(*images.shape[:2], -1),
-            )
-
-    best, index = maximum(terms())
+    place = jnp.zeros((), jnp.int64)
+    for d, sample in enumerate(order):
+        starts = _starts(samples[..., sample], spatial[d], sizes[d], kernel[d])
+        at = starts.reshape(*planes, *(-1 if d == e else 1 for e in range(n)), *(1,) * n)
+        at = at + jnp.arange(kernel[d]).reshape(*(-1 if d == e else 1 for e in range(n)))
+        place = place * spatial[d] + at
+    count, window = math.prod(sizes), math.prod(kernel)
+    place = jnp.broadcast_to(place, (*planes, *sizes, *kernel)).reshape(*planes, count, window)
+    images = x.reshape(*planes, math.prod(spatial))
+    parts = jnp.take_along_axis(images, place.reshape(*planes, count * window), 2, mode="clip").reshape(place.shape)
+    # the first of equals, but the last nan
+    is_nan = jnp.isnan(parts)
+    last = window - 1 - jnp.argmax(is_nan[..., ::-1], -1)
+    chosen = jnp.where(is_nan.any(-1), last, jnp.argmax(parts, -1))[..., None]
     shape = (*x.shape[:-n], *sizes)
-    return best.reshape(shape), index.reshape(shape)
+    return [jnp.take_along_axis(each, chosen, -1).reshape(shape) for each in (parts, place)]
 
 
 @op("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
-def fractional_max_pool(x, kernel_size, output_size, random_samples):
+def fractional_max_pool(x, kernel_size, output_size, random_samples, *, out):
+    if 0 in out[0].shape:
+        return jnp.zeros(out[0].shape, x.dtype), jnp.zeros(out[1].shape, jnp.int64)
     return _fractional(x, kernel_size, random_samples, output_size)
 
 

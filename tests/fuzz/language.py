@@ -62,7 +62,7 @@ class Look(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    stride: tuple[int, ...]  # of the dimensions of more than one element
     offset: int
     contiguous: bool
     requires_grad: bool
@@ -75,8 +75,9 @@ class Look(NamedTuple):
         return Look(
             tensor.dtype,
             tuple(tensor.shape),
-            # no element has the strides of an empty tensor, and torch's kernels do not agree on them
-            tensor.stride() if tensor.numel() else (),
+            # where there is one element, or none, no two of them lie a stride apart, and torch's kernels (CPU, meta) do
+            # not agree on it
+            tuple(step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1 and tensor.numel()),
             int(tensor.storage_offset()) if tensor.numel() else 0,
             tensor.is_contiguous(),
             tensor.requires_grad,

@@ -1,4 +1,4 @@
-"""Operators that may choose among equal elements: what does not depend on the choice."""
+"""Operators that may choose, among equal elements or the signs of vectors: what does not depend on the choice."""
 
 from __future__ import annotations
 
@@ -25,5 +25,35 @@ def _topk(result: Any, x: torch.Tensor, k: int, dim: int = -1, largest: bool = T
     return result.values, x.take_along_dim(result.indices, dim)
 
 
+def _svd(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """The singular values, the vectors but for a factor of size 1 that two of them share, and the product of all. The
+    vectors that complete a basis are any: their projection is compared."""
+    u, s, v = result
+    vh = v if hasattr(result, "Vh") else v.mH
+    k = s.shape[-1]
+    pairs = u[..., :k].abs(), s, vh[..., :k, :].abs()
+    return *pairs, (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], u @ u.mH, vh.mH @ vh
+
+
+def _eigh(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """The eigenvalues, the vectors but for a factor of size 1 each, and the product of all."""
+    values, vectors = result
+    return values, vectors.abs(), (vectors * values.unsqueeze(-2)) @ vectors.mH
+
+
+def _eig(result: Any, x: torch.Tensor) -> Any:
+    """The eigenvalues, the vectors but for a factor of size 1 each, and by how much they miss being eigenvectors."""
+    values, vectors = result
+    return values, vectors.abs(), x.to(vectors.dtype) @ vectors - vectors * values.unsqueeze(-2)
+
+
 #: Name of an operator → function(result, *args, **kwargs) that gives what to compare of it.
-UNORDERED: dict[str, Callable[..., Any]] = {"argsort": _argsort, "sort": _sort, "topk": _topk}
+UNORDERED: dict[str, Callable[..., Any]] = {
+    "argsort": _argsort,
+    "sort": _sort,
+    "topk": _topk,
+    "svd": _svd,
+    "linalg.svd": _svd,
+    "linalg.eigh": _eigh,
+    "linalg.eig": _eig,
+}

@@ -60,6 +60,11 @@ FAMILIES = [
         scaled=True,
     ),
     Family(
+        "matrix_exp",
+        "the algorithms' errors have bounds in terms of the whole matrix: they go with its largest element",
+        scaled=True,
+    ),
+    Family(
         "nn_functional_interpolate_(bilinear|bicubic)|nn_functional_upsample_bilinear|_upsample_bilinear2d_aa",
         "of uint8: torch's kernels have weights in fixed point, and differ by one between memory formats themselves",
         units=1,

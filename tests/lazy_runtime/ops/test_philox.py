@@ -61,7 +61,7 @@ def test_extreme_bits(dtype):
     for high in (0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
         for low in (zeros, ones):
             assert abs(philox.normal(jnp.uint32(high), low, dtype)) < 9
-            assert 0 < philox.exponential(jnp.uint32(high), low, dtype) < 45
+            assert 0 < philox.exponential(jnp.uint32(high), low, dtype) < 46
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.bfloat16])
