@@ -57,6 +57,7 @@ def register() -> None:
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
+    _library.impl("_to_copy", to_copy, "XLA")
     writes = native.writes()
     storage.register(_library)
     views.register(_library)
@@ -72,8 +73,18 @@ def register() -> None:
     for overload in whole:
         _library.impl(overload, overload.decompose, "Functionalize")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
-    native.moves().xla_register_moves()
+    _register_meta(_library)
     writes.xla_register_writes()  # last: for the operators that have no kernel of their own
+
+
+def _register_meta(library: torch.library.Library) -> None:
+    """Gives Dynamo the shapes that are inferred for operators without a meta kernel. For CPU tensors it runs the CPU
+    kernel instead."""
+    keys = torch._C.DispatchKey
+    composites = keys.CompositeImplicitAutograd, keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional
+    for overload, operator in registry.table.items():
+        if operator.infer is not overload and not any(map(overload.has_kernel_for_dispatch_key, (keys.Meta, *composites))):
+            library.impl(overload, operator.infer, "Meta")
 
 
 def empty(
@@ -139,6 +150,25 @@ def _factory_kernel(name: str) -> Any:
         return to_user(dispatch.record(operator, args, kwargs))
 
     return kernel
+
+
+def to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`aten::_to_copy` of a tensor that is not on xla yet. Torch's own would make a contiguous one: it takes xla to have
+    no strides (`c10::Device::supports_as_strided`)."""
+    _strided(layout)
+    dtype = dtype or tensor.dtype
+    copy = transfer.to_device(tensor.to("cpu", dtype), devices.get(device))
+    look = aten._to_copy.default(tensor, dtype=dtype, device=torch.device("meta"), memory_format=memory_format)
+    return to_user(make(copy.handle, TensorSpec.like(copy.spec.device, look)))
 
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

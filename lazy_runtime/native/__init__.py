@@ -1,5 +1,5 @@
-"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernels for operators that
-write and for copies to it, and the ATen bridge."""
+"""Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
+and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -52,16 +52,6 @@ def writes() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("writes", importlib.metadata.version("torch"))
-
-
-@functools.cache
-def moves() -> ctypes.CDLL:
-    """The library of the kernel for copies of CPU tensors to xla.
-
-    Raises:
-        NativeError: it was not built for this torch.
-    """
-    return _library("moves", importlib.metadata.version("torch"))
 
 
 @functools.cache

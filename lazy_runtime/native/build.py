@@ -71,16 +71,13 @@ def build(out: Path = HERE) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    guard, writes, moves, bridge = (
-        out / library_name(stem, version) for stem in ("guard", "writes", "moves", "bridge")
-    )
+    guard, writes, bridge = (out / library_name(stem, version) for stem in ("guard", "writes", "bridge"))
     headers, libraries = [torch / "include"], [torch / "lib"]
     compile_library(HERE / "guard.cpp", guard, headers, libraries, ["c10"])
     compile_library(HERE / "writes.cpp", writes, headers, libraries, ["c10", "torch_cpu"])
-    compile_library(HERE / "moves.cpp", moves, headers, libraries, ["c10", "torch_cpu"])
     headers.append(package_dir("jaxlib") / "include")
     compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
-    return [guard, writes, moves, bridge]
+    return [guard, writes, bridge]
 
 
 def main() -> int:

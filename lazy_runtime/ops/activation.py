@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from .comparison import clamp
 from .registry import op, pointwise
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -15,7 +16,7 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 @pointwise("aten::relu")
 def relu(x):
-    return jnp.maximum(x, 0)
+    return jnp.where(x < 0, 0, x)  # a negative zero stays one, as in torch
 
 
 @pointwise("aten::threshold")
@@ -30,7 +31,7 @@ def threshold_backward(grad, x, threshold):
 
 @pointwise("aten::hardtanh", "aten::relu6")
 def hardtanh(x, min_val=-1, max_val=1):
-    return jnp.clip(x, min_val, max_val)
+    return clamp(x, min_val, max_val)
 
 
 @pointwise("aten::hardtanh_backward")

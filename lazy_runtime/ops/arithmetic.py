@@ -193,7 +193,7 @@ def gcd(x, y):
 
 @pointwise("aten::lcm")
 def lcm(x, y):
-    return jnp.lcm(x, y)
+    return jnp.abs(jnp.lcm(x, y))  # also of what has wrapped around
 
 
 # ---- powers

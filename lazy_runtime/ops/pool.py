@@ -181,7 +181,7 @@ def _avg_pool(x, kernel, stride, padding, count_include_pad, divisor, sizes, *, 
         start = np.arange(sizes[d]) * windows.stride[d] - windows.padding[d]
         end = np.minimum(start + windows.kernel[d], windows.spatial[d] + windows.padding[d])
         if not count_include_pad:
-            start, end = np._maximum(start, 0), np.minimum(end, windows.spatial[d])
+            start, end = np.maximum(start, 0), np.minimum(end, windows.spatial[d])
         counts = counts[..., None] * (end - start)
     return _divided(total, counts[..., None]).astype(dtype)
 

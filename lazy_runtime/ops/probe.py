@@ -34,9 +34,9 @@ def quietly(target: Any, *args: Any, **kwargs: Any) -> None:
 
 def _small(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
-        return torch.ones([min(size, 1) for size in arg.shape], dtype=arg.dtype, device="cpu")
-    if isinstance(arg, list | tuple):  # sizes
-        return [min(size, 1) for size in arg]
+        return torch.ones(_small(arg.shape), dtype=arg.dtype, device="cpu")
+    if isinstance(arg, list | tuple):  # sizes, which may be symbolic
+        return [0 if size == 0 else 1 for size in arg]
     return None if isinstance(arg, torch.Generator) else arg
 
 

@@ -205,7 +205,7 @@ def pointwise(
 
 
 def checked_dtypes(name: str) -> Callable[..., Any] | None:
-    """For `infer`: an elementwise operator on meta tensors, whose CPU kernel then sees one element of each. Most of what
+    """For `infer`: an elementwise operator on meta tensors, whose CPU kernel then sees one element of each: most of what
     torch says of dtypes and numbers that an operator does not take is said there."""
     target = overload(name)
     if target is None:

@@ -90,7 +90,7 @@ def zeta(x, q):
         more = is_open(state)
         end = jnp.where(more, end + 1, end)
         term = jnp.where(more, jnp.power(end, -x), 0)
-        return count + 1, end, total + term, done | (more & (jnp.abs(term) <= tiny * jnp.abs(total + term)))
+        return count + 1, end, total + term, done | (more & (jnp.abs(term) < tiny * jnp.abs(total + term)))
 
     start = (jnp.asarray(0), q, total, pole | jnp.isnan(x) | jnp.isnan(q))
     _, end, total, done = jax.lax.while_loop(lambda state: is_open(state).any(), body, start)
@@ -113,27 +113,6 @@ _EULER_MACLAURIN = (
     12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12,
     1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18,
 )  # fmt: skip
-
-
-@pointwise("aten::igamma", promotion=INT_TO_FLOAT)
-def igamma(a, x):
-    a, x = _arrays(a, x)
-    return _at_limits(a, x, jax.lax.igamma(a, x), 1)
-
-
-@pointwise("aten::igammac", promotion=INT_TO_FLOAT)
-def igammac(a, x):
-    a, x = _arrays(a, x)
-    return _at_limits(a, x, jax.lax.igammac(a, x), 0)
-
-
-def _at_limits(a: Any, x: Any, found: Any, whole: int) -> Any:
-    """`found` and, where an argument is 0 or infinite, the limits: `whole` at x = inf, and 1 - `whole` at x = 0."""
-    found = jnp.where(jnp.isinf(x), whole, found)
-    found = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, 1 - whole), found)
-    found = jnp.where(x == 0, 1 - whole, found)
-    found = jnp.where(a == 0, jnp.where(x > 0, whole, jnp.nan), found)
-    return jnp.where((x < 0) | (a < 0), jnp.nan, found)
 
 
 @pointwise("aten::special_entr", promotion=INT_TO_FLOAT)

@@ -131,7 +131,8 @@ class Comparison:
         if not x.value.shape == y.value.shape == exact.value.shape:
             return x
         bound = tolerances.bounds(self._entry, self._direction, x.value)
-        right = torch.isclose(y.value.to(exact.dtype), exact.value, bound.rtol, bound.atol, equal_nan=True)
+        value = exact.value.to(x.dtype).to(exact.dtype)  # infinite where it is too large for the dtype
+        right = torch.isclose(y.value.to(exact.dtype), value, bound.rtol, bound.atol, equal_nan=True)
         return dataclasses.replace(x, value=torch.where(right, y.value, x.value))
 
 

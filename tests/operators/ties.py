@@ -25,6 +25,18 @@ def _topk(result: Any, x: torch.Tensor, k: int, dim: int = -1, largest: bool = T
     return result.values, x.take_along_dim(result.indices, dim)
 
 
+def _kthvalue(result: Any, x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False, **out: Any) -> Any:
+    return _mode(result, x, dim, keepdim)
+
+
+def _mode(result: Any, x: torch.Tensor, dim: int = -1, keepdim: bool = False, **out: Any) -> Any:
+    """The values, and what the indices select."""
+    if x.dim() == 0:
+        return result
+    indices = result.indices if keepdim else result.indices.unsqueeze(dim)
+    return result.values, x.take_along_dim(indices, dim)
+
+
 def _svd(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """The singular values, the vectors but for a factor of size 1 that two of them share, and the product of all. The
     vectors that complete a basis are any: their projection is compared."""
@@ -52,6 +64,8 @@ UNORDERED: dict[str, Callable[..., Any]] = {
     "argsort": _argsort,
     "sort": _sort,
     "topk": _topk,
+    "kthvalue": _kthvalue,
+    "mode": _mode,
     "svd": _svd,
     "linalg.svd": _svd,
     "linalg.eigh": _eigh,
