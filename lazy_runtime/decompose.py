@@ -17,6 +17,7 @@ from . import autocast, errors, foreach
 from .tensor import XLATensor, to_functional, unwrap
 
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
+_is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
 
 
 #: Serves what has no decomposition either; `fallback.py` sets it.
@@ -102,7 +103,7 @@ def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str,
 
     def inner(x: Any) -> Any:
         # in a program that runs on plain tensors the device is theirs
-        return unwrap(x) if isinstance(x, torch.Tensor) and torch._is_functional_tensor(x) else x
+        return unwrap(x) if isinstance(x, torch.Tensor) and _is_functional(x) else x
 
     args, kwargs = pytree.tree_map(wrap, (args, kwargs))
     with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False):

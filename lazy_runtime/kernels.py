@@ -19,7 +19,7 @@ from . import grad_scaler as grad_scaler
 from . import random_arguments as random_arguments
 from . import unique as unique
 from . import xla_devices as devices
-from .ops import registry
+from .ops import probe, registry
 from .spec import TensorSpec, storage_size
 from .tensor import XLATensor, from_array, make, to_user, unwrap
 
@@ -81,10 +81,11 @@ def _register_meta(library: torch.library.Library) -> None:
     """Gives Dynamo the shapes that are inferred for operators without a meta kernel. For CPU tensors it runs the CPU
     kernel instead."""
     keys = torch._C.DispatchKey
-    composites = keys.CompositeImplicitAutograd, keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional
+    composites = keys.CompositeImplicitAutograd, keys.CompositeExplicitAutograd
+    covered = keys.Meta, *composites, keys.CompositeExplicitAutogradNonFunctional
     for overload, operator in registry.table.items():
-        if operator.infer is not overload and not any(map(overload.has_kernel_for_dispatch_key, (keys.Meta, *composites))):
-            library.impl(overload, operator.infer, "Meta")
+        if operator.infer is not overload and not any(map(overload.has_kernel_for_dispatch_key, covered)):
+            library.impl(overload, probe.unprobed(operator.infer), "Meta")
 
 
 def empty(
@@ -162,8 +163,8 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """`aten::_to_copy` of a tensor that is not on xla yet. Torch's own would make a contiguous one: it takes xla to have
-    no strides (`c10::Device::supports_as_strided`)."""
+    """`aten::_to_copy` of a tensor that is not on xla yet. Torch's own would make a contiguous one: it takes xla to
+    have no strides (`c10::Device::supports_as_strided`)."""
     _strided(layout)
     dtype = dtype or tensor.dtype
     copy = transfer.to_device(tensor.to("cpu", dtype), devices.get(device))
@@ -199,8 +200,9 @@ def batch_norm(
 ) -> torch.Tensor:
     """`aten::batch_norm` in one step: torch's own goes through a choice of backends that costs 15 µs per layer."""
     features = x.shape[1:2]
-    if any(vector is not None and vector.shape != features for vector in (weight, bias, running_mean, running_var)):
-        # torch's own implementation says what is wrong
+    vectors = (weight, bias, running_mean, running_var)
+    if not x.numel() or any(vector is not None and vector.shape != features for vector in vectors):
+        # torch's own implementation says what is wrong, and leaves an empty batch out of the running statistics
         return aten._batch_norm_impl_index(
             x, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled
         )[0]

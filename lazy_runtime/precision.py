@@ -8,7 +8,7 @@ another level is another program.
 from __future__ import annotations
 
 import threading
-from typing import Literal
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ _NARROWABLE = frozenset(map(np.dtype, (jnp.float32, jnp.complex64)))
 def level() -> Level:
     """The level that is set now."""
     try:
-        return torch._C._get_float32_matmul_precision()
+        return cast(Level, torch._C._get_float32_matmul_precision())
     except RuntimeError:  # set for single libraries (`torch.backends.cuda.matmul.fp32_precision`), none of which is XLA
         return "highest"
 
@@ -44,8 +44,8 @@ def set_mat_mul_precision(precision: XLALevel) -> None:
     """Sets the level by PyTorch/XLA's names (`torch_xla.backends.set_mat_mul_precision`).
 
     Args:
-        precision: "highest" is float32, which is also what is set at the start; "high" and "default" are what the device
-            has that is faster: three and one bfloat16 products on TPUs, TF32 on GPUs. CPUs have nothing faster.
+        precision: "highest" is float32, which is also what is set at the start; "high" and "default" are what the
+            device has that is faster: three and one bfloat16 products on TPUs, TF32 on GPUs. CPUs have nothing faster.
 
     Raises:
         ValueError: any other name.
@@ -62,11 +62,12 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class at:  # noqa: N801  a context manager
+class at:
     """The context in which a call is lowered that was recorded under a level."""
 
     def __init__(self, level: Level):
         self._level: Level = level
+        self._outer: Level = "highest"
 
     def __enter__(self) -> None:
         self._outer, _thread.level = _thread.level, self._level

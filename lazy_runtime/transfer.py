@@ -32,6 +32,8 @@ def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
 
 def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
     """A device buffer with a copy of a CPU tensor's elements."""
+    if tensor.dim() > 64:  # numpy's limit, and that of most of torch's kernels, in torch's words
+        raise RuntimeError("only tensors with up to 64 dims are supported")
     # jax uses aligned host memory in place on the CPU, so it gets a copy of its own, made here before anybody writes
     with torch.no_grad():
         snapshot = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)

@@ -73,8 +73,11 @@ def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: in
         return aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
     offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
     insides = of_root(tensor, size, stride, offset)
+    if not tensor.requires_grad:  # else autograd notes how the tensor has looked
+        count = torch.ops.lazy_runtime.memory_size(tensor) // tensor.dtype.itemsize
+        tensor.data = of_root(tensor, (count,), (1,), 0)  # torch tries it out on a meta tensor of these sizes
     with _placeholder(insides):
-        aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+        aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, offset)
     tensor.data = insides
     return tensor
 
@@ -146,7 +149,11 @@ def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """
     before, after = args
     spec = before.spec
-    if 0 in spec.stride and spec.numel and any(step == 0 and size > 1 for step, size in zip(spec.stride, spec.shape, strict=True)):
+    if (
+        0 in spec.stride
+        and spec.numel
+        and any(step == 0 and size > 1 for step, size in zip(spec.stride, spec.shape, strict=True))
+    ):
         raise RuntimeError(OVERLAP)
     if after.spec is not spec and after.spec.shape == spec.shape:  # of other sizes: `out=` resizes
         after.data = make(after.handle, spec)  # the look that torch sees

@@ -178,12 +178,14 @@ void refuse_overlap(const Operand& target, const std::vector<Operand>& operands,
 
 // Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
 // bools to subtract. Raises what the CPU's kernel says of tensors without elements.
-void refuse_dtypes(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
-  static const std::unordered_set<std::string> names = {
-      "aten::add_", "aten::addcdiv_", "aten::addcmul_", "aten::mul_", "aten::sub_"};
-  if (names.count(op.operator_name().name) == 0) return;
-  const at::ScalarType dtype = values[0].toTensor().scalar_type();
-  const bool subtracts = op.operator_name().name == "aten::sub_";
+void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
+  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
+  std::string_view name = op.operator_name().name;
+  name.remove_prefix(std::string_view("aten::").size());
+  if (name.back() == '_') name.remove_suffix(1);
+  if (names.count(name) == 0) return;
+  const at::ScalarType dtype = target.scalar_type();
+  const bool subtracts = name == "sub";
   bool fits = true;
   for (const c10::IValue& value : values) {
     if (!value.isTensor()) continue;
@@ -284,7 +286,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;
     refuse_overlap(operands[number], operands, fills);
-    refuse_dtypes(op, values);
+    refuse_dtypes(op, operands[number].tensor, values);
     targets.emplace_back(operands[number].tensor);
   }
   const bool to_expanded = fills && targets.size() == 1 && is_expanded(targets[0].tensor);

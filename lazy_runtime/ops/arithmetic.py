@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -131,7 +132,7 @@ def divide(x: Any, y: Any) -> Any:
     return jax.lax.complex(jnp.where(zero, a / c, real), jnp.where(zero, b / c, imag))
 
 
-@pointwise("aten::div.Tensor_mode", "aten::div.Scalar_mode", fallible=True)
+@pointwise("aten::div.Tensor_mode", "aten::div.Scalar_mode", promotion=Promotion.NO_OPMATH, fallible=True)
 def div_mode(x, y, rounding_mode=None):
     if rounding_mode is None:
         return divide(x, y)
@@ -139,24 +140,36 @@ def div_mode(x, y, rounding_mode=None):
         return floor_divide(x, y)
     x, y = _common(x, y)
     if is_float(x):
-        return jnp.trunc(x / y)
+        x, y, rounded = _rounding_steps(x, y)
+        return jnp.trunc(rounded(x / y))
     _require_nonzero(y)
     return jax.lax.div(x, y)
 
 
-@pointwise("aten::floor_divide", "aten::floor_divide.Scalar", fallible=True)
+@pointwise("aten::floor_divide", "aten::floor_divide.Scalar", promotion=Promotion.NO_OPMATH, fallible=True)
 def floor_divide(x, y):
     x, y = _common(x, y)
     if not is_float(x):
         _require_nonzero(y)
         return jnp.floor_divide(x, y)
-    rest = jax.lax.rem(x, y)
-    quotient = (x - rest) / y
-    quotient = jnp.where((rest != 0) & ((y < 0) != (rest < 0)), quotient - 1, quotient)
+    x, y, rounded = _rounding_steps(x, y)
+    rest = rounded(jax.lax.rem(x, y))
+    quotient = rounded(rounded(x - rest) / y)
+    quotient = jnp.where((rest != 0) & ((y < 0) != (rest < 0)), rounded(quotient - 1), quotient)
     floor = jnp.floor(quotient)
-    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(rounded(quotient - floor) > 0.5, floor + 1, floor)
     floor = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floor)
     return jnp.where(y == 0, x / y, floor)
+
+
+def _rounding_steps(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
+    """The operands of a division in at least float32, and what follows each of its steps: torch's vector code rounds
+    16-bit floats to 16 bits there, and a jump between integers shows it. XLA would drop mere conversions."""
+    limits = jnp.finfo(x.dtype)
+    if limits.bits >= 32:
+        return x, y, lambda value: value
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    return x, y, lambda value: jax.lax.reduce_precision(value, limits.nexp, limits.nmant)
 
 
 @pointwise("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor", fallible=True)
@@ -219,8 +232,8 @@ def _power_of_number(x: jax.Array, y: float) -> jax.Array:
     if float(y).is_integer() and abs(y) <= 8:  # beyond, the errors of the products add up
         positive = jax.lax.integer_pow(x, abs(int(y)))
         return divide(jnp.ones_like(x), positive) if y < 0 else positive
-    y = jnp.asarray(y, x.dtype)
-    return _complex_power(x, y) if is_complex(x) else jnp.power(x, y)
+    exponent = jnp.asarray(y, x.dtype)
+    return _complex_power(x, exponent) if is_complex(x) else jnp.power(x, exponent)
 
 
 def _complex_power(x: jax.Array, y: jax.Array) -> jax.Array:

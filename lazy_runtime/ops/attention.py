@@ -16,7 +16,9 @@ from .registry import op
 def _scores(query, key, is_causal, attn_mask, scale):
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     wide = _wide(query)
-    scores = jnp.einsum("...qd,...kd->...qk", query, key, precision=precision.of(query.dtype), preferred_element_type=wide)
+    scores = jnp.einsum(
+        "...qd,...kd->...qk", query, key, precision=precision.of(query.dtype), preferred_element_type=wide
+    )
     scores = scores * scale
     if is_causal:
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
@@ -42,7 +44,7 @@ def _wide(x):
     return jnp.float32 if x.dtype.itemsize < 4 else x.dtype
 
 
-# the probe refuses dropout, which torch's kernel does not have; `scaled_dot_product_attention` then composes the operator
+# the probe refuses dropout, which torch's kernel does not have: `scaled_dot_product_attention` is composed then
 @op(
     "aten::_scaled_dot_product_flash_attention_for_cpu", products=True,
     infer=probed("aten::_scaled_dot_product_flash_attention_for_cpu"),

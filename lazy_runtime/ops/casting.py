@@ -40,7 +40,7 @@ def convert(x: jax.Array, target: np.dtype) -> jax.Array:
 
 def _truncated(x: jax.Array, target: np.dtype) -> jax.Array:
     """As on x86-64: narrow integers are the low bits of an int32, and what does not fit is the lowest number."""
-    if x.dtype.itemsize == 1:  # 8-bit floats do not reach the limits
+    if x.dtype.itemsize < 4:  # the limits do not fit into small floats
         x = x.astype(jnp.float32)
     if target == np.uint64:
         half = float(2**63)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import aten_bridge, precision
 from ..layout import ChannelsLast, logical, physical
@@ -51,7 +52,15 @@ def _is_product(weight, geometry: Geometry) -> bool:
     return geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
-@op("aten::convolution", "aten::convolution_overrideable", channels_last=True, products=True)
+def _infer(x, weight, bias, stride, padding, dilation, *rest):
+    """On meta tensors, with checks of numbers that only the CPU kernel makes."""
+    if min((*stride, *dilation)) < 1 or min(padding) < 0:
+        operands = (None if y is None else torch.zeros((), dtype=y.dtype).expand(y.shape) for y in (x, weight, bias))
+        torch.ops.aten.convolution.default(*operands, stride, padding, dilation, *rest)
+    return torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
+
+
+@op("aten::convolution", "aten::convolution_overrideable", channels_last=True, products=True, infer=_infer)
 def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
     weight = logical(weight)
     n = weight.ndim - 2

@@ -104,7 +104,13 @@ def _greatest(rows, indices, bags, count: int):
     return jnp.where(jnp.isneginf(bag) & ~some, 0, bag), jnp.where(some, indices.at[first].get(mode="fill"), 0)
 
 
-@op("aten::_embedding_bag_backward")
+def _infer_dense(grad, indices, offsets, offset2bag, bag_size, maximum, num_weights, scale, mode, sparse, *rest):
+    if sparse:
+        raise NotImplementedError(errors.not_dense("sparse"))
+    return grad.new_empty(num_weights, grad.shape[1])
+
+
+@op("aten::_embedding_bag_backward", infer=_infer_dense)
 def embedding_bag_backward(
     grad,
     indices,
@@ -119,8 +125,6 @@ def embedding_bag_backward(
     per_sample_weights,
     padding_idx=-1,
 ):
-    if sparse:
-        raise NotImplementedError(errors.not_dense("sparse"))
     bags = _bags(indices, offsets)
     return embedding_bag_dense_backward(
         grad,

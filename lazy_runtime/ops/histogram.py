@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,16 +19,23 @@ from .registry import op, overload
 from .sorting import search
 
 
-def _on_zeros(name: str) -> Any:
-    """Runs the CPU kernel on zeros for the shapes of its results and its errors: there is no meta kernel, or one that
-    checks less."""
-
-    def infer(*args: Any, **kwargs: Any) -> Any:
-        target: Any = overload(name)
-        return target(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
+def _refusals(name: str, *args: Any, **kwargs: Any) -> None:
+    """Runs the CPU kernel on zeros, for its errors: there is no meta kernel, or one that checks less."""
 
     def zeros(x: Any) -> Any:
         return torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) if isinstance(x, torch.Tensor) else x
+
+    target: Any = overload(name)
+    target(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
+
+
+def _inferred(name: str, alike: Callable[..., Any]) -> Callable[..., Any]:
+    """`alike(x, bins)` gives the results' looks, torch's fake tensors (`torch.compile`) included."""
+
+    def infer(x: torch.Tensor, bins: Any = 100, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is torch.Tensor:
+            _refusals(name, x, bins, *args, **kwargs)
+        return alike(x, bins)
 
     return infer
 
@@ -123,7 +131,7 @@ def _count(rows, edges, locate, weight, density, dtype):
     return found.astype(dtypes.to_numpy(dtype))
 
 
-@op("aten::histc", fallible=True, infer=_on_zeros("aten::histc"))
+@op("aten::histc", fallible=True, infer=_inferred("aten::histc", lambda x, bins: x.new_empty(bins)))
 def histc(x, bins=100, min=0, max=0, *, out):
     x = x.reshape(-1)
     if min != max or x.size == 0:
@@ -137,14 +145,23 @@ def histc(x, bins=100, min=0, max=0, *, out):
     return _count(x[:, None], [edges], _linear, None, False, out.dtype)
 
 
-@op("aten::histogram.bin_ct", fallible=True, infer=_on_zeros("aten::histogram.bin_ct"))
+@op(
+    "aten::histogram.bin_ct",
+    fallible=True,
+    infer=_inferred("aten::histogram.bin_ct", lambda x, bins: (x.new_empty(bins), x.new_empty(bins + 1))),
+)
 def histogram_of_count(x, bins=100, *, range=None, weight=None, density=False, out):
     rows = x.reshape(-1, 1)
     edges = _all_edges(rows, [bins], range)
     return _count(rows, edges, _linear_exact, weight, density, out[0].dtype), edges[0]
 
 
-@op("aten::histogram.bins_tensor", infer=_on_zeros("aten::histogram.bins_tensor"))
+@op(
+    "aten::histogram.bins_tensor",
+    infer=_inferred(
+        "aten::histogram.bins_tensor", lambda x, bins: (x.new_empty(bins.numel() - 1), x.new_empty(bins.numel()))
+    ),
+)
 def histogram_of_edges(x, bins, *, weight=None, density=False, out):
     return _count(x.reshape(-1, 1), [bins], _by_search, weight, density, out[0].dtype), bins
 
@@ -153,17 +170,30 @@ def _rows(x, dims: int):
     return x.reshape(math.prod(x.shape[:-1]), dims)
 
 
-@op("aten::_histogramdd_bin_edges", fallible=True, infer=_on_zeros("aten::_histogramdd_bin_edges"))
+@op(
+    "aten::_histogramdd_bin_edges",
+    fallible=True,
+    infer=_inferred("aten::_histogramdd_bin_edges", lambda x, bins: [x.new_empty(count + 1) for count in bins]),
+)
 def histogramdd_bin_edges(x, bins, *, range=None, weight=None, density=False):
     return _all_edges(_rows(x, len(bins)), bins, range)
 
 
-@op("aten::_histogramdd_from_bin_cts", fallible=True, infer=_on_zeros("aten::_histogramdd_from_bin_cts"))
+@op(
+    "aten::_histogramdd_from_bin_cts",
+    fallible=True,
+    infer=_inferred("aten::_histogramdd_from_bin_cts", lambda x, bins: x.new_empty(bins)),
+)
 def histogramdd_of_counts(x, bins, *, range=None, weight=None, density=False, out):
     rows = _rows(x, len(bins))
     return _count(rows, _all_edges(rows, bins, range), _linear_exact, weight, density, out.dtype)
 
 
-@op("aten::_histogramdd_from_bin_tensors", infer=_on_zeros("aten::_histogramdd_from_bin_tensors"))
+@op(
+    "aten::_histogramdd_from_bin_tensors",
+    infer=_inferred(
+        "aten::_histogramdd_from_bin_tensors", lambda x, bins: x.new_empty([edges.numel() - 1 for edges in bins])
+    ),
+)
 def histogramdd_of_edges(x, bins, *, weight=None, density=False, out):
     return _count(_rows(x, len(bins)), bins, _by_search, weight, density, out.dtype)

@@ -81,7 +81,7 @@ def lu_solve(factors, permutation, b, adjointed: bool = False):
 
 
 @op("aten::linalg_lu_solve", fallible=True)
-def linalg_lu_solve(factors, pivots, b, *, left=True, adjoint=False):
+def linalg_lu_solve(factors, pivots, b, *, left=True, **options):
     rows = factors.shape[-2]
     ending = "Did you properly pass the result of lu_factor?"
     require_pivots(
@@ -91,30 +91,24 @@ def linalg_lu_solve(factors, pivots, b, *, left=True, adjoint=False):
         f"Pivots given to lu_solve must all be smaller or equal to LU.size(-2). {ending}",
     )
     permutation = linalg.lu_pivots_to_permutation(pivots - 1, rows)
-    if left:
-        return lu_solve(factors, permutation, b, adjoint)
-    return jnp.conj(lu_solve(factors, permutation, jnp.conj(b.mT), not adjoint).mT)
-
-
-def _lu_factor(a, spec):
-    """LU, pivots, info, permutation, and whether they are those of the transposed matrices, as torch has it of real
-    contiguous ones: its backward formulas go by these strides too."""
-    transposed = spec.is_contiguous and not spec.dtype.is_complex
-    return *lu_factor(a.mT if transposed else a), transposed
+    solve = lu_solve if left else _solve_from_the_right
+    return solve(factors, permutation, b, options.get("adjoint", False))
 
 
 @op("aten::_linalg_solve_ex", fallible=True)
-def _linalg_solve_ex(a, b, *, left=True, check_errors=False, input_spec):
-    factors, pivots, info, permutation, transposed = _lu_factor(a, input_spec)
+def _linalg_solve_ex(a, b, *, left=True, check_errors=False):
+    factors, pivots, info, permutation = lu_factor(a)
     if check_errors:
         require_info(info, "torch.linalg.solve_ex")
     vectors = _is_vectors(a.shape, b.shape)
     b = b[..., None] if vectors else b
-    if left:
-        x = lu_solve(factors, permutation, b, transposed)
-    else:  # x a = b is the same as a.T x.T = b.T; of complex ones the adjoints
-        x = jnp.conj(lu_solve(factors, permutation, jnp.conj(b.mT), not transposed).mT)
+    x = lu_solve(factors, permutation, b) if left else _solve_from_the_right(factors, permutation, b)
     return x[..., 0] if vectors else x, factors, pivots, info
+
+
+def _solve_from_the_right(factors, permutation, b, adjointed: bool = False):
+    """x for which x a = b (or x times a's adjoint)."""
+    return adjoint(lu_solve(factors, permutation, adjoint(b), not adjointed))
 
 
 @op("aten::linalg_inv_ex", fallible=True)
@@ -131,16 +125,24 @@ def _parity(pivots):
     return 1 - 2 * (moved % 2)
 
 
+def _lu_factor(a, spec):
+    """LU and pivots; of real contiguous matrices those of the transposed ones, as torch has it: its backward formulas
+    go by these strides too."""
+    transposed = spec.is_contiguous and not spec.dtype.is_complex
+    factors, pivots, *_ = lu_factor(a.mT if transposed else a)
+    return factors, pivots
+
+
 @op("aten::_linalg_det")
 def _linalg_det(a, *, input_spec):
-    factors, pivots, *_ = _lu_factor(a, input_spec)
+    factors, pivots = _lu_factor(a, input_spec)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     return jnp.prod(diagonal, -1) * _parity(pivots).astype(a.dtype), factors, pivots
 
 
 @op("aten::_linalg_slogdet")
 def _linalg_slogdet(a, *, input_spec):
-    factors, pivots, *_ = _lu_factor(a, input_spec)
+    factors, pivots = _lu_factor(a, input_spec)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     sign = jnp.prod(jnp.sign(diagonal), -1) * _parity(pivots).astype(a.dtype)
     return sign, jnp.log(jnp.abs(diagonal)).sum(-1), factors, pivots
@@ -221,21 +223,17 @@ def _lstsq(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 @op("aten::linalg_lstsq", fallible=True, infer=_infer_lstsq)
 def linalg_lstsq(a, b, rcond=None, *, driver=None, out):
     driver = driver or "gelsy"
-    rows, columns = a.shape[-2:]
     vectors = _is_vectors(a.shape, b.shape)
     a, b = _broadcast(a, b[..., None] if vectors else b)
+    rank, singular = jnp.zeros(0, jnp.int64), jnp.zeros(0, a.real.dtype)
     if driver == "gels":
         x = _by_qr(a, b)
-        rank = singular = None
     else:
-        x, rank, singular = _by_singular_values(a, b, rcond)
+        x, rank, values = _by_singular_values(a, b, rcond)
+        singular = values if driver in _WITH_VALUES else singular
     residuals = jnp.zeros(out[1].shape, a.real.dtype)
     if residuals.size:
         residuals = jnp.square(jnp.abs(exact_product(a, x) - b)).sum(-2)
-    if rank is None or driver == "gels":
-        rank = jnp.zeros(0, jnp.int64)
-    if singular is None or driver not in _WITH_VALUES:
-        singular = jnp.zeros(0, residuals.dtype)
     return x[..., 0] if vectors else x, residuals, rank, singular
 
 
@@ -264,4 +262,3 @@ def _by_singular_values(a, b, rcond):
     inverse = jnp.where(counts, 1 / s, 0).astype(a.dtype)
     x = exact_product(adjoint(vh), inverse[..., None] * exact_product(adjoint(u), b))
     return x, counts.sum(-1).astype(jnp.int64), s
-

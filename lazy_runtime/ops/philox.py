@@ -69,8 +69,7 @@ def uniform(high, low, dtype):
 
 
 def centred(high, low, dtype):
-    """Uniform on (-1/2, 1/2), finest next to 0 and never 0; float32 from `high` alone. The ends are excluded as numbers,
-    but rounding takes a few of 2**32 (2**64) to them."""
+    """Uniform on [-1/2, 1/2], finest next to 0 and never 0; float32 from `high` alone."""
     if dtype == jnp.float32:
         number = jax.lax.bitcast_convert_type(high, jnp.int32)
     else:

@@ -5,6 +5,7 @@ The meta kernels of many random operators let through dtypes and numbers that th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,17 @@ def probe(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> N
 
 
 def quietly(target: Any, *args: Any, **kwargs: Any) -> None:
-    """Calls an operator on CPU tensors without using up random numbers."""
-    with torch.random.fork_rng(devices=()), torch._C._DisableTorchDispatch():
+    """Calls an operator on CPU tensors without using up torch's random numbers."""
+    names = [argument.name for argument in target._schema.arguments]
+    keeping: Any = contextlib.nullcontext()
+    if "generator" not in names:
+        keeping = torch.random.fork_rng(devices=())
+    elif names.index("generator") < len(args):
+        place = names.index("generator")
+        args = (*args[:place], torch.Generator("cpu"), *args[place + 1 :])
+    else:
+        kwargs["generator"] = torch.Generator("cpu")
+    with keeping, torch._C._DisableTorchDispatch():
         target(*args, **kwargs)
 
 
@@ -40,12 +50,12 @@ def _small(arg: Any) -> Any:
     return None if isinstance(arg, torch.Generator) else arg
 
 
-def probed(name: str, result: Callable[..., torch.Tensor] | None = None) -> Callable[..., Any]:
+def probed(name: str, result: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """For `registry.op(infer=...)`: the operator's meta kernel after a probe.
 
     Args:
         name: of the operator.
-        result: gives the meta tensor from the operator's arguments where torch has no meta kernel.
+        result: gives the meta tensors from the operator's arguments where torch has no meta kernel.
     """
     target: Any = overload(name)
 
@@ -57,7 +67,13 @@ def probed(name: str, result: Callable[..., torch.Tensor] | None = None) -> Call
         probe(target, args, kwargs)
         return target(*args, **kwargs) if result is None else result(*args, **kwargs)
 
+    infer.result = result  # type: ignore[attr-defined]
     return infer
+
+
+def unprobed(infer: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without the probe: where fake tensors are, CPU kernels cannot be called."""
+    return getattr(infer, "result", None) or infer
 
 
 def last_integer(dtype: torch.dtype) -> int:

@@ -205,8 +205,9 @@ def pointwise(
 
 
 def checked_dtypes(name: str) -> Callable[..., Any] | None:
-    """For `infer`: an elementwise operator on meta tensors, whose CPU kernel then sees one element of each: most of what
-    torch says of dtypes and numbers that an operator does not take is said there."""
+    """For `infer`: an elementwise operator on meta tensors, and then its CPU kernel on one element of each operand.
+
+    Most of what torch says of dtypes and numbers that an operator does not take is said by the kernel."""
     target = overload(name)
     if target is None:
         return None

@@ -185,9 +185,7 @@ def index_add(x, dim, index, source, *, alpha=1):
     # torch scatters where it can, and that words its errors differently
     scatters = x.ndim > 1 and dim in (0, x.ndim - 1) and alpha == 1 and index.dtype == jnp.int64
     size = x.shape[dim]
-    checks.in_range(
-        index, size, out_of_bounds(RuntimeError, dim, size) if scatters else out_of_range_in_self, lowest=0
-    )
+    checks.in_range(index, size, out_of_bounds(RuntimeError, dim, size) if scatters else out_of_range_in_self, lowest=0)
     if x.size == 0:
         return x
     scaled = source if alpha == 1 else jnp.asarray(alpha).astype(x.dtype) * source

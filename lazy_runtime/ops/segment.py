@@ -52,8 +52,9 @@ class _Segments:
 def _infer(data: torch.Tensor, reduce: str, **options: Any) -> Any:
     target = torch.ops.aten.segment_reduce.default
     lengths, offsets = options.get("lengths"), options.get("offsets")
-    if lengths is not None or offsets is not None:  # what the CPU kernel says of these dtypes
-        one = torch.ones(1, dtype=(offsets if lengths is None else lengths).dtype, device="cpu")
+    places = offsets if lengths is None else lengths
+    if places is not None:  # what the CPU kernel says of these dtypes
+        one = torch.ones(1, dtype=places.dtype, device="cpu")
         target(torch.zeros(1, dtype=data.dtype, device="cpu"), reduce, lengths=one)
     return target(data, reduce, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import dtypes
 from ..layout import elementwise
@@ -129,7 +130,9 @@ def _evenly_spaced(start, end, steps, dtype):
 
 @op(*(f"aten::logspace{kind}" for kind in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def logspace(start, end, steps, base=10.0, *, out, **options):
-    exponents = _evenly_spaced(start, end, steps, out.dtype)
+    # a single value is the one that torch does not round before
+    whole = not (out.dtype.is_floating_point or out.dtype.is_complex)
+    exponents = _evenly_spaced(start, end, steps, torch.float64 if steps == 1 and whole else out.dtype)
     return cast(jnp.power(jnp.asarray(base, exponents.dtype), exponents), out.dtype)
 
 

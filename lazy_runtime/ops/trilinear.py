@@ -16,4 +16,4 @@ def trilinear(x, y, z, expand1, expand2, expand3, sumdim, unroll_dim=1):
     dims = [[d for d in range(ndim) if d not in expand] for expand in (expand1, expand2, expand3)]
     rest = [d for d in range(ndim) if d not in sumdim]
     operands = [part for each in zip(map(opmath, (x, y, z)), dims, strict=True) for part in each]
-    return jnp.einsum(*operands, rest, precision=precision.of(operands[0].dtype)).astype(x.dtype)
+    return jnp.einsum(*operands, rest, precision=precision.of(opmath(x).dtype)).astype(x.dtype)

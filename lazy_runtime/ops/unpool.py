@@ -6,6 +6,7 @@ import math
 
 import jax.numpy as jnp
 import torch
+from torch._prims_common import suggest_memory_format
 
 from .. import checks
 from .reduction import opmath
@@ -27,7 +28,9 @@ def _starts(samples, size: int, out: int, kernel: int):
 
 def _fractional(x, kernel, samples, sizes):
     n = len(sizes)
-    spatial, planes = x.shape[-n:], samples.shape[:2]
+    spatial = x.shape[-n:]
+    planes = (1, *x.shape[:-n])[-2:]  # without a batch the samples may be of more images than there are
+    samples = samples[: planes[0], : planes[1]]
     # a plane's first sample is for the last of two dimensions, but for the first of three
     order = range(n) if n == 3 else reversed(range(n))
     place = jnp.zeros((), jnp.int64)
@@ -82,7 +85,7 @@ def _infer_unpool(x, indices, output_size, *rest):
         return aten.max_unpool2d.default(x, indices, output_size)
     found = aten.max_unpool2d.default(x, indices, output_size)
     if x.dim() == 4 and found.is_contiguous():  # the CPU kernel's result is in the format of the input
-        return found.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+        return found.contiguous(memory_format=suggest_memory_format(x))
     return found
 
 

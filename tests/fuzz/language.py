@@ -77,7 +77,9 @@ class Look(NamedTuple):
             tuple(tensor.shape),
             # where there is one element, or none, no two of them lie a stride apart, and torch's kernels (CPU, meta) do
             # not agree on it
-            tuple(step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1 and tensor.numel()),
+            tuple(
+                step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1 and tensor.numel()
+            ),
             int(tensor.storage_offset()) if tensor.numel() else 0,
             tensor.is_contiguous(),
             tensor.requires_grad,

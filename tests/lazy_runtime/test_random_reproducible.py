@@ -39,7 +39,10 @@ def road(request):
     torch._dynamo.reset()
     eager_mode(name == "eager")
     device = "cpu" if "CPU" in name else "xla"
-    yield device, (lambda f: torch.compile(f, backend="openxla", fullgraph=True)) if "compiled" in name else (lambda f: f)
+    yield (
+        device,
+        (lambda f: torch.compile(f, backend="openxla", fullgraph=True)) if "compiled" in name else (lambda f: f),
+    )
     torch._dynamo.reset()
 
 
@@ -140,13 +143,14 @@ def test_lazy_and_eager_mode_draw_the_same():
         eager_mode(eager)
         torch.manual_seed(3)
         drawn.append(on_cpu(draw(x)))
-    assert all(same(*drawn))
+    for lazy, eager in zip(*drawn, strict=True):
+        torch.testing.assert_close(lazy, eager, rtol=1e-6, atol=1e-6)  # XLA may contract a product and a sum
 
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_numbers_that_change_are_inputs_too(eager):
     eager_mode(eager)
-    x = torch.ones(8, device="xla")
+    x = torch.ones(8).to("xla")
 
     def step(i):
         e = torch.empty_like

@@ -36,7 +36,7 @@ def attempt(case: Case, target: Target, wrap: Wrap = without_wrap) -> Result:
     try:
         return result_of(tree.value, target.device, tree.random)
     except Exception as error:
-        return Result(error=error.with_traceback(None), late=True)
+        return Result(error=error.with_traceback(None))
 
 
 class Recorded(NamedTuple):
@@ -115,7 +115,7 @@ def alone(case: Case) -> Result:
     except Exception as error:
         del tree
         drop_pending()
-        return Result(error=error.with_traceback(None), late=True)
+        return Result(error=error.with_traceback(None))
 
 
 def drop_pending() -> None:

@@ -26,7 +26,7 @@ PASSING = _by_entry(row for row in SHARE if row in _recorded and not expected.re
 FAILING = [row for row in SHARE if expected.reason(row)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def outcomes(request):
     """The outcomes of all rows that the chosen tests are about, from one run on two workers."""
     wanted = []

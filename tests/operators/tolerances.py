@@ -60,7 +60,7 @@ FAMILIES = [
         scaled=True,
     ),
     Family(
-        "matrix_exp",
+        "matrix_exp|linalg_householder_product|linalg_lstsq.*",
         "the algorithms' errors have bounds in terms of the whole matrix: they go with its largest element",
         scaled=True,
     ),
@@ -69,6 +69,12 @@ FAMILIES = [
         "of uint8: torch's kernels have weights in fixed point, and differ by one between memory formats themselves",
         units=1,
     ),
+    Family(
+        "grid_sampler_2d|grid_sampler_3d|nn_functional_grid_sample",
+        "gradients of a grid are sums of products that cancel, times the image's size",
+        scaled=True,
+    ),
+    Family("nn_functional_ctc_loss", "sums over paths of up to 50 steps, as logarithms around -100", factor=4),
     Family("Muon", "orthogonalizes its updates in bfloat16, whose roundings are 4e-3 of steps of 1e-2 each", factor=50),
 ]
 
@@ -85,11 +91,6 @@ UNDEFINED = frozenset(
 )
 
 
-#: Gradients are sums over the uses of an input, which autograd adds up in the 16 bits of the input: what rounding
-#: leaves goes with the largest of them.
-_SUMMED_GRADIENTS = (torch.float16, torch.bfloat16)
-
-
 @functools.cache
 def family(entry: str) -> Family:
     """The family of an entry."""
@@ -103,8 +104,8 @@ def bounds(entry: str, direction: str, expected: torch.Tensor) -> Bounds:
     if found is None:
         return Bounds(0.0, of.units)
     found = found.times(of.factor)
-    scaled = of.scaled or (direction == "backward" and expected.dtype in _SUMMED_GRADIENTS)
-    if scaled and expected.numel():
+    # A gradient is a sum over the uses of an input, in the input's dtype: what rounding leaves goes with the largest.
+    if (of.scaled or direction == "backward") and expected.numel():
         largest = expected.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
         found = Bounds(found.rtol, max(found.atol, found.rtol * largest))
     return found

@@ -1,4 +1,4 @@
-"""Pooling of every geometry, and nearest-neighbour resampling."""
+"""Pooling of every geometry, with windows at random places, and the inverse of max pooling."""
 
 from __future__ import annotations
 
@@ -130,6 +130,27 @@ def test_adaptive_max_finds_nan_and_the_first_of_equals():
     check(F.adaptive_max_pool2d, image, 3, return_indices=True)
 
 
-@pytest.mark.parametrize("options", [{"size": (7, 5)}, {"scale_factor": 2}, {"scale_factor": (1.6, 0.7)}], ids=str)
-def test_nearest(options):
-    check(lambda x: F.interpolate(x, mode="nearest", **options), rand(2, 3, 4, 6))
+@pytest.mark.parametrize("n", [2, 3])
+def test_fractional_max_pool(n):
+    """With samples that are given; nan wins."""
+    pool = F.fractional_max_pool2d if n == 2 else F.fractional_max_pool3d
+    x = rand(2, 3, *(9, 8, 7)[:n])
+    x.data[0, 0, 1] = torch.nan
+    for size in [(4, 3, 5), (1, 2, 3)]:
+        check(pool, x, 2, output_size=size[:n], return_indices=True, _random_samples=torch.rand(2, 3, n))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_max_unpool(n):
+    pool, unpool = MAX[n], {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}[n]
+
+    def back(x):
+        return unpool(*pool(x, 2, return_indices=True), 2)
+
+    check(back, rand(2, 3, *(4, 6, 2)[:n]))
+
+
+def test_max_unpool_refuses_an_index_out_of_range():
+    x, index = torch.ones(1, 1, 2, 2, device="xla"), torch.full((1, 1, 2, 2), 16, device="xla")
+    with pytest.raises(RuntimeError, match=r"Found an invalid max index: 16 \(output volumes are of size 4x4\)"):
+        torch.ops.aten.max_unpool2d(x, index, [4, 4]).cpu()

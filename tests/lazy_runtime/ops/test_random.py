@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lazy_runtime.ops import registry
+
 N = 200_000
 ROOT = math.sqrt(N)
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
@@ -155,3 +157,27 @@ def test_two_draws_differ_and_a_seed_repeats_them(compiled):
         assert not torch.equal(a, b)
         assert torch.equal(a, c)
     assert not torch.equal(first[0], first[3])
+
+
+def test_every_random_operator_of_the_cpu_is_lowered():
+    """Functional overloads with a CPU kernel that draw numbers; those that torch takes apart itself are made of these."""
+    keys = torch._C.DispatchKey
+    names = {schema.name for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")}
+    packets = [getattr(torch.ops.aten, name.removeprefix("aten::"), None) for name in names]
+    seeded = [
+        target
+        for packet in packets
+        if packet is not None
+        for target in (getattr(packet, name) for name in packet.overloads() if "names" not in name)
+        if torch.Tag.nondeterministic_seeded in target.tags and not target._schema.is_mutable
+    ]
+    missing = {
+        target.name()
+        for target in seeded
+        if target not in registry.table
+        and target.has_kernel_for_dispatch_key(keys.CPU)
+        and not target.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
+    }
+    # chooses an implementation of attention, and draws nothing
+    assert missing <= {"aten::_fused_sdp_choice"}
+    assert len(seeded) > 40

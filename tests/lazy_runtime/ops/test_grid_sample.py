@@ -1,0 +1,43 @@
+"""Sampling by a grid: every mode and padding; positions on, beyond and far from the borders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from comparison import check, close, rand
+
+SPECIAL = torch.tensor([1.0, -1.0, 0.0, 1.0, -1.0, 2.5, -7.0, 0.5], dtype=torch.float64)
+
+
+def grid(*sizes: int) -> torch.Tensor:
+    positions = rand(*sizes, dtype=torch.float64, grad=False) * 1.5
+    positions.view(-1)[: len(SPECIAL)] = SPECIAL
+    return positions.requires_grad_()
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(
+    ("mode", "align_corners"), [("bilinear", True), ("bilinear", False), ("nearest", True), ("bicubic", False)]
+)
+def test_images(mode, align_corners, padding_mode):
+    options = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    check(F.grid_sample, rand(2, 3, 4, 5, dtype=torch.float64), grid(2, 3, 6, 2), tolerance=1e-9, **options)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+def test_volumes(padding_mode):
+    x = rand(2, 3, 4, 5, 3, dtype=torch.float64)
+    check(F.grid_sample, x, grid(2, 3, 2, 4, 3), padding_mode=padding_mode, align_corners=False, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_nan_and_far_away(mode, padding_mode):
+    x, positions = torch.randn(1, 2, 3, 3), torch.zeros(1, 2, 2, 2)
+    positions[0, 0, 0, 0], positions[0, 1, 0, 0] = torch.nan, 1e9
+    found = [
+        F.grid_sample(x.to(d), positions.to(d), mode=mode, padding_mode=padding_mode, align_corners=False)
+        for d in ("xla", "cpu")
+    ]
+    close(*found)
