@@ -1,9 +1,9 @@
 """What can go wrong only when a program runs: an index out of range, a singular matrix, an error of a called kernel.
 
-A lowering says what must hold with `require`; the program then gives, beside its results, the number of the first check
-that failed. Nobody waits for that: it is looked at when a value is read, when `sync` waits, and at the next `sync` after
-the execution has finished. The exception has the type and message that torch's CPU kernel raises, and names the
-operator and the user's line.
+A lowering says what must hold with `require`; the program then gives, beside its results, the number of the first
+check that failed. Nobody waits for that: it is looked at when a value is read, when `sync` waits, and at the next
+`sync` after the execution has finished. The exception has the type and message that torch's CPU kernel raises, and
+names the operator and the user's line.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import numpy as np
 from . import checks, dtypes, lower, metrics
 from .ir import Graph
 
-
 _NO_LINES: Mapping[int, str] = {}
 
 

@@ -20,8 +20,12 @@ _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 _is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
 
 
-#: Serves what has no decomposition either; `fallback.py` sets it.
-fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
+def _no_fallback(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise AssertionError("lazy_runtime.fallback is not loaded")
+
+
+#: Serves what has no decomposition either; `fallback.py`, which stands above `dispatch`, sets it.
+fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any] = _no_fallback
 
 _library: torch.library.Library | None = None
 

@@ -23,7 +23,6 @@ from . import aten_bridge, checks, config, decompose, dispatch, dtypes, errors, 
 from .ir import Call
 from .layout import logical
 from .ops.registry import Operator
-from .spec import TensorSpec
 from .tensor import XLATensor
 
 

@@ -1,10 +1,10 @@
 """Views that reach beyond what their inverse can write back, and what a write leaves of the written tensor's look.
 
 Torch's functionalization keeps one value per memory, the root's, and the chain of view operators that leads from it to
-each view; a write through a view goes back up that chain. `as_strided` sees the whole memory and not only the elements of
-the tensor that it is called on, and the inverse that torch has of `unfold` forgets what no window shows. So these views
-are taken of the root itself: autograd's kernel keeps its books with the tensor that the user named, and the result then
-gets the insides of the same view of the root.
+each view; a write through a view goes back up that chain. `as_strided` sees the whole memory and not only the elements
+of the tensor that it is called on, and the inverse that torch has of `unfold` forgets what no window shows. So these
+views are taken of the root itself: autograd's kernel keeps its books with the tensor that the user named, and the
+result then gets the insides of the same view of the root.
 """
 
 # Torch's functionalization has no public names.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from . import dispatch
 from .ir import Handle, Value
 from .spec import TensorSpec, storage_size
-from .tensor import XLATensor, make, to_functional
+from .tensor import XLATensor, make
 
 aten = torch.ops.aten
 
@@ -141,11 +141,11 @@ def _positions(size: Any, stride: Any, first: int) -> set[int]:
 @dispatch.handler("aten::_propagate_xla_data")
 def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Arrives after every operator that writes with the inner tensors before and after, those that the user's tensors
-    hold and those behind all their views: what was written to keeps its strides, whatever those of the operator's result.
+    hold and those behind all their views: what was written to keeps its strides, whatever the operator's result has.
 
     Raises:
-        RuntimeError: torch's own for a write to an expanded tensor, in inference mode (elsewhere `native/writes.cpp` has
-            refused it), where functionalization has summed what was written to one place.
+        RuntimeError: torch's own for a write to an expanded tensor, in inference mode (elsewhere `native/writes.cpp`
+            has refused it), where functionalization has summed what was written to one place.
     """
     before, after = args
     spec = before.spec

@@ -58,7 +58,7 @@ def view_dtype(x, dtype, *, out):
         parts = jnp.stack([jnp.real(x), jnp.imag(x)], axis=-1)
         x = parts.reshape(*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else parts
     if np.issubdtype(target, np.complexfloating):
-        parts = _bits(x, np.empty(0, target).real.dtype).reshape(*out.shape, 2)
+        parts = _bits(x, np.finfo(target).dtype).reshape(*out.shape, 2)
         return jax.lax.complex(parts[..., 0], parts[..., 1])
     if target == np.bool_:
         return _bits(x, jnp.uint8).astype(bool).reshape(out.shape)

@@ -337,8 +337,8 @@ def _unflatten(s: Sketch, x: torch.Tensor) -> str | None:
     return f".unflatten({dim}, {s.one_of([(1, size), (size, 1), (-1, 1), (2, -1)])})"
 
 
-# Bits of integers are no floats: most would be denormal, which XLA:CPU takes for zeros. And the bytes of a bool are 0 and
-# 1, but for what is written through a view.
+# Bits of integers are no floats: most would be denormal, which XLA:CPU takes for zeros. And the bytes of a bool are 0
+# and 1, but for what is written through a view.
 KINDS = [("int64", "int32", "uint8"), ("float32", "complex64")]
 
 

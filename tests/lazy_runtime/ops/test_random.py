@@ -160,7 +160,7 @@ def test_two_draws_differ_and_a_seed_repeats_them(compiled):
 
 
 def test_every_random_operator_of_the_cpu_is_lowered():
-    """Functional overloads with a CPU kernel that draw numbers; those that torch takes apart itself are made of these."""
+    """Functional overloads with a CPU kernel that draw numbers; those that torch takes apart are made of these."""
     keys = torch._C.DispatchKey
     names = {schema.name for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")}
     packets = [getattr(torch.ops.aten, name.removeprefix("aten::"), None) for name in names]
