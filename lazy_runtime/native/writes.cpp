@@ -202,12 +202,14 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
   op.callBoxed(values);
 }
 
-// One element of each group that shares a place.
-Tensor narrowed(Tensor tensor) {
+// One element of each group that shares a place. A view of the root: written through the expanded one, the others of the
+// group would put the old value back.
+Tensor narrowed(const Tensor& tensor) {
+  std::vector<int64_t> size = tensor.sizes().vec();
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
+    if (tensor.stride(dim) == 0 && size[dim] > 1) size[dim] = 1;
   }
-  return tensor;
+  return of_root(tensor, tensor.scalar_type(), size, tensor.strides(), tensor.storage_offset());
 }
 
 // A Python kernel that has raised leaves its error with the interpreter, where no Python may run before it is fetched.

@@ -146,15 +146,20 @@ def test_as_strided_has_a_gradient():
 def test_as_strided_beyond_a_detached_view():
     x = torch.arange(6.0, device="xla")[::2].detach()
     assert x.as_strided((2,), (4,)).tolist() == [0, 4]
-    with pytest.raises(RuntimeError, match="does not hold: call it on the tensor that this one is a view of"):
-        x.as_strided((2,), (1,))
+    assert x.as_strided((2,), (1,)).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.fill_(3), lambda x: x.copy_(x + 1)])
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.mul_(x), lambda x: x.copy_(x + 1)])
 def test_writes_to_an_expanded_tensor_raise(write):
     x = torch.ones(3, device="xla")
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory"):
         write(x.expand(2, 3))
+
+
+def test_an_expanded_tensor_can_be_filled():
+    x = torch.ones(3, device="xla")
+    x.expand(2, 3).fill_(3)
+    assert x.tolist() == [3, 3, 3]
 
 
 def test_detach_and_data_share_storage():

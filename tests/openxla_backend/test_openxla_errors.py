@@ -13,7 +13,9 @@ library.impl("nameless", lambda x: x.clone(), "CPU")
 library.impl("nameless", lambda x: torch.empty_like(x), "Meta")
 
 
-def test_operator_without_a_lowering():
+def test_operator_without_a_lowering_in_strict_mode(monkeypatch):
+    monkeypatch.setenv("XLA_STRICT_FALLBACK", "1")
+
     def f(x):
         y = x + 1
         return torch.ops.openxla_tests.nameless(y)  # the line

@@ -66,6 +66,18 @@ EXPECTED: list[Expected] = [
         roads=("compile",),
     ),
     Expected(
+        "as_strided beyond an argument of a compiled graph reads memory that the argument does not show",
+        "as_strided_partial_views",
+        directions=("forward",),
+        roads=("compile",),
+    ),
+    Expected(
+        "the indices are read, and the sizes of the results depend on them: not in one graph",
+        "tensor_split",
+        directions=("forward",),
+        roads=("compile",),
+    ),
+    Expected(
         "as_strided beyond a leaf acts on what the leaf is a view of, which needs no gradient",
         "as_strided_partial_views",
         directions=("backward",),

@@ -23,8 +23,9 @@ def raises_alike(function, *args):
     """The same type and message on the CPU and on xla, where it may come with the results."""
 
     def on_xla():
-        function(*(x.to("xla") if isinstance(x, torch.Tensor) else x for x in args))
+        kept = function(*(x.to("xla") if isinstance(x, torch.Tensor) else x for x in args))  # else it is dead code
         lazy_runtime.sync(wait=True)
+        return kept
 
     with pytest.raises((RuntimeError, IndexError, ValueError, TypeError)) as expected:
         function(*args)
@@ -102,7 +103,7 @@ def test_gradients_whatever_the_strides(dtype, strided):
 
 
 @pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
-@pytest.mark.parametrize(("a", "b"), [((4, 2), (4, 3)), ((2, 4), (2, 3)), ((3, 4, 2), (3, 4)), ((2, 4, 2), (4, 3))])
+@pytest.mark.parametrize(("a", "b"), [((4, 2), (4, 3)), ((2, 4), (2, 3)), ((3, 4, 2), (3, 4))])
 def test_least_squares(driver, a, b):
     check(L.lstsq, rand(*a, grad=False), rand(*b, grad=False), driver=driver, tolerance=1e-4)
 
