@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 import lazy_runtime
+from lazy_runtime.tensor import unwrap
 
 #: The dtypes that statements name.
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "int32", "int64", "bool", "uint8", "complex64")}
@@ -150,12 +151,13 @@ class Machine:
         return {name: Look.of(x, first.setdefault(id(x), name)) for name, x in self.tensors().items()}
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """Copies of all values and gradients, on the CPU."""
+        """All values and gradients, as they are now: CPU tensors, or the insides of xla tensors, which never change and
+        are not computed yet."""
         found = {}
         for name, tensor in self.tensors().items():
-            found[name] = _copy(tensor)
+            found[name] = _frozen(tensor)
             if _is_leaf(tensor) is True and tensor.grad is not None:
-                found[f"{name}.grad"] = _copy(tensor.grad)
+                found[f"{name}.grad"] = _frozen(tensor.grad)
         return found
 
     def touch(self) -> None:
@@ -177,8 +179,11 @@ def _integers(count: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(count, device="cpu") * 5 % 7 - 2).to(dtype)
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
+def _frozen(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().resolve_conj()
+    if tensor.device.type == "xla":
+        return unwrap(tensor)
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _is_writable(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hypothesis
 import torch
 from hypothesis import strategies as st
 
@@ -35,7 +36,29 @@ def programs(draw: Draw) -> Program:
     inside = sketch.cut()
     if draw(st.booleans()):
         sketch.backward()
+    if sketch.odds(4):  # what is looked at in the end is written to across a sync then
+        sketch._add("sync()")
     return Program(before, inside, sketch.cut())
+
+
+def generate(seed: int, count: int) -> list[Program]:
+    """So many programs, the same ones for the same seed."""
+    found: list[Program] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(programs())
+    def collect(program: Program) -> None:
+        found.append(program)
+
+    collect()
+    return found
 
 
 class Sketch:

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+import lazy_runtime
+from lazy_runtime import xla_devices
 from lazy_runtime.experimental import eager_mode_context
 
 from .language import Look, Machine, Program, Raised
 
 ROADS = ("lazy", "eager", "compile")
+_numbers = itertools.count()
+
+
+class Difference(NamedTuple):
+    """What differs between the CPU and xla.
+
+    Attributes:
+        road: where; "" if it is not known yet.
+        kind: what sort of thing differs, the same for all differences that are likely to be one.
+        text: what, for people.
+    """
+
+    road: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.road}: {self.text}"
+
+
+def _different(kind: str, text: str) -> Difference:
+    return Difference("", kind, text)
+
+
+def _failure(error: Exception) -> Difference:
+    """A program that could not be run to its end."""
+    text = f"{type(error).__name__}: {error}"
+    return _different(_kind_of(text.partition("\n\nSet TORCHDYNAMO_VERBOSE")[0]), text)
+
+
+def _kind_of(text: str) -> str:
+    """A message without what changes from program to program."""
+    return re.sub(r"\d+", "N", re.sub(r"\[[^\[\]]*\]|\([^()]*\)", "", text))
 
 
 class Outcome(NamedTuple):
@@ -22,25 +59,29 @@ class Outcome(NamedTuple):
         reads: what it has read.
         looks: how each variable looks at the end.
         contents: all values and gradients at the end.
-        touched: all values after a write through each variable, which tells what shares memory.
+        touched: all values after a write through each variable, which tells what shares memory; None if there was none.
     """
 
     raised: dict[int, Raised]
     reads: list[Any]
     looks: dict[str, Look]
     contents: dict[str, torch.Tensor]
-    touched: dict[str, torch.Tensor]
+    touched: dict[str, torch.Tensor] | None
 
 
-def interpret(program: Program, device: str) -> Outcome:
-    """Runs the program statement by statement."""
+def interpret(program: Program, device: str, touch: bool = True) -> Outcome:
+    """Runs the program statement by statement.
+
+    Args:
+        touch: writes through each variable at the end.
+    """
     machine = Machine(device)
     raised = {}
     for number, statement in enumerate(program.statements):
         error = machine.step(statement)
         if error is not None:
             raised[number] = error
-    return _outcome(machine, raised)
+    return _outcome(machine, raised, touch)
 
 
 def compile_and_run(program: Program, device: str, backend: str) -> Outcome:
@@ -53,8 +94,8 @@ def compile_and_run(program: Program, device: str, backend: str) -> Outcome:
     source = [f"def compiled({', '.join(arguments)}):", *(f"    {line}" for line in program.inside)]
     source.append(f"    return {{{', '.join(f'{name!r}: {name}' for name in results)}}}")
     scope: dict[str, Any] = dict(machine.globals)
-    exec("\n".join(source), scope)
-    torch._dynamo.reset()
+    # a name of its own: Dynamo makes sizes symbolic that have changed since it last compiled a function of this place
+    exec(compile("\n".join(source), f"<program {next(_numbers)}>", "exec"), scope)
     function = torch.compile(scope["compiled"], backend=backend)
     found = function(*machine.names.values())
     machine.names = {name: value for name, value in {**machine.names, **found}.items() if name in results}
@@ -78,8 +119,10 @@ def _assigned(statements: Sequence[str], arguments: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _outcome(machine: Machine, raised: dict[int, Raised]) -> Outcome:
+def _outcome(machine: Machine, raised: dict[int, Raised], touch: bool = True) -> Outcome:
     looks, contents = machine.looks(), machine.contents()
+    if not touch:
+        return Outcome(raised, machine.reads, looks, contents, None)
     machine.touch()
     return Outcome(raised, machine.reads, looks, contents, machine.contents())
 
@@ -87,36 +130,39 @@ def _outcome(machine: Machine, raised: dict[int, Raised]) -> Outcome:
 # ---- comparing
 
 
-def difference(expected: Outcome, got: Outcome, loose: bool = False) -> str | None:
-    """What differs, for people; None if nothing does.
+def difference(expected: Outcome, got: Outcome, loose: bool = False) -> Difference | None:
+    """What differs; None if nothing does.
 
     Args:
         loose: what the compiler may change is not compared: which variables are one object, and version counters, which
             count the writes of the compiled function instead of the program's.
     """
     for number in sorted(expected.raised | got.raised):
-        if expected.raised.get(number) != got.raised.get(number):
-            return f"statement {number}: {expected.raised.get(number)} on the CPU, {got.raised.get(number)} on xla"
+        wanted, found = expected.raised.get(number), got.raised.get(number)
+        if wanted != found:
+            said = [_kind_of(f"{error.type}: {error.message}") if error else "nothing" for error in (wanted, found)]
+            return _different(f"raised {said}", f"statement {number}: {wanted} on the CPU, {found} on xla")
     if expected.reads != got.reads and repr(expected.reads) != repr(got.reads):
-        return f"reads: {expected.reads} on the CPU, {got.reads} on xla"
+        return _different("reads", f"reads: {expected.reads} on the CPU, {got.reads} on xla")
     if list(expected.looks) != list(got.looks):
-        return f"variables: {list(expected.looks)} on the CPU, {list(got.looks)} on xla"
+        return _different("variables", f"variables: {list(expected.looks)} on the CPU, {list(got.looks)} on xla")
     for name, look in expected.looks.items():
         for field, wanted, found in zip(Look._fields, look, got.looks[name], strict=True):
             if wanted != found and not (loose and field in ("version", "same")):
-                return f"{name}: {field} {wanted} on the CPU, {found} on xla"
-    return _different(expected.contents, got.contents, "") or _different(
-        expected.touched, got.touched, " after a write through each variable"
-    )
+                return _different(field, f"{name}: {field} {wanted} on the CPU, {found} on xla")
+    found = _different_values(expected.contents, got.contents, "")
+    if found is None and expected.touched is not None and got.touched is not None:
+        found = _different_values(expected.touched, got.touched, " after a write through each variable")
+    return found
 
 
-def _different(expected: dict[str, torch.Tensor], got: dict[str, torch.Tensor], when: str) -> str | None:
+def _different_values(expected: dict[str, torch.Tensor], got: dict[str, torch.Tensor], when: str) -> Difference | None:
     if list(expected) != list(got):
-        return f"tensors{when}: {list(expected)} on the CPU, {list(got)} on xla"
+        return _different(f"gradients{when}", f"tensors{when}: {list(expected)} on the CPU, {list(got)} on xla")
     for name, wanted in expected.items():
-        found = got[name]
+        found = got[name].cpu()
         if not _equal(wanted, found):
-            return f"{name}{when}: {wanted.tolist()} on the CPU, {found.tolist()} on xla"
+            return _different(f"values{when}", f"{name}{when}: {wanted.tolist()} on the CPU, {found.tolist()} on xla")
     return None
 
 
@@ -134,38 +180,52 @@ def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 # ---- roads
 
 
-def check(program: Program, roads: Sequence[str] = ROADS) -> None:
-    """Raises AssertionError, with the program, if it differs on any of the roads."""
+def check(program: Program, roads: Sequence[str] = ROADS) -> Difference | None:
+    """The first difference between the CPU and xla, on these roads."""
     expected = interpret(program, "cpu")
     runs = {"lazy": _lazy, "eager": _eager, "compile": _compiled}
     for road in roads:
         try:
             found = runs[road](program, expected)
         except Exception as error:  # what belongs to no statement: a value that cannot be computed
-            raise AssertionError(f"{road}: {type(error).__name__}: {error}\n{program}") from error
-        assert found is None, f"{road}: {found}\n{program}"
+            found = _failure(error)
+        if found is not None:
+            _forget_what_is_pending()
+            return found._replace(road=road)
+    return None
 
 
-def _lazy(program: Program, expected: Outcome) -> str | None:
+def _forget_what_is_pending() -> None:
+    """A program that cannot be computed is no part of the next one's."""
+    xla_devices.get("xla:0").pending.clear()
+    try:
+        lazy_runtime.sync(wait=True)
+    except Exception:
+        lazy_runtime.sync(wait=True)  # each failure is raised once
+
+
+def _lazy(program: Program, expected: Outcome) -> Difference | None:
     return difference(expected, interpret(program, "xla:0"))
 
 
-def _eager(program: Program, expected: Outcome) -> str | None:
+def _eager(program: Program, expected: Outcome) -> Difference | None:
     with eager_mode_context(True):
-        return difference(expected, interpret(program, "xla:0"))
+        # what shares memory does not depend on when operators run: the lazy road has seen it
+        return difference(expected, interpret(program, "xla:0", touch=False))
 
 
-def _compiled(program: Program, expected: Outcome) -> str | None:
+def _compiled(program: Program, expected: Outcome) -> Difference | None:
     first = len(program.before)
     inside = tuple(line for number, line in enumerate(program.inside, first) if number not in expected.raised)
     if not inside:
         return None
-    program = program._replace(inside=inside)
-    expected = interpret(program, "cpu")
+    if inside != program.inside:
+        program = program._replace(inside=inside)
+        expected = interpret(program, "cpu")
     try:
         found = difference(expected, compile_and_run(program, "xla:0", "openxla"), loose=True)
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
+        found = _failure(error)
     if found is None or _is_torchs_own(program, expected):
         return None
     return found
