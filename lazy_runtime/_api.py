@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,25 +34,32 @@ def device_count() -> int:
 
 def real_devices() -> list[str]:
     """What stands behind each xla device, as `CPU:0`, `CUDA:1`, `TPU:3`."""
-    from . import xla_devices
+    from . import hardware, xla_devices
 
-    return [f"{found.platform.upper()}:{found.jax_device.id}" for found in xla_devices.devices()]
+    return [f"{hardware.kind(found)}:{found.jax_device.id}" for found in xla_devices.devices()]
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Executes everything that is pending on every xla device.
+    """Executes everything that is pending on every xla device, and then runs the step's closures
+    (`xm.add_step_closure`).
 
     Args:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
         reset_scope: accepted for PyTorch/XLA's sake.
     """
-    from . import execute, metrics, xla_devices
+    from . import closures, environment, execute, metrics, xla_devices
+    from .debug import metrics_saver
 
     if execute.before_cut is not None:
         execute.before_cut("lazy_runtime.sync() is called")
+    if environment.value("XLA_EMIT_STEPLOG"):
+        sys.stderr.write("lazy_runtime.sync\n")
     metrics.count("MarkStep")
     for found in xla_devices.devices():
         execute.sync(found, wait)
+    metrics_saver.save_metrics()
+    closures.run()
+    metrics_saver.end_step()
 
 
 def manual_seed(seed: int, device: torch.device | str | int | None = None) -> None:
@@ -68,23 +76,48 @@ def manual_seed(seed: int, device: torch.device | str | int | None = None) -> No
 
 def compile(
     f: Callable[..., Any] | None = None,
-    full_graph: bool = False,
+    full_graph: bool | None = False,
     name: str | None = None,
     max_different_graphs: int | None = None,
+    custom_compile_options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Any:
     """Makes each call of `f` one XLA program, also in eager mode: traced lazily, executed at the end of the call.
 
-    Usable as a function, as a decorator with or without arguments, and (without `f`) as a context manager.
+    What was pending before runs by itself first, so that it is no part of the program. Usable as a function, as a
+    decorator with or without arguments, and (without `f`) as a context manager.
 
     Args:
-        f: the function to compile.
+        f: the function or module to compile.
         full_graph: raise if `f` reads a value, which would cut its graph in two.
         name: shown in errors; the function's own name by default.
         max_different_graphs: raise when the function has given more than this many different graphs.
+        custom_compile_options: options of the XLA compiler for this program alone, by XLA's names
+            (`xla_cpu_enable_fast_min_max`).
 
     Raises:
         RuntimeError: the graph broke although `full_graph`, or there are too many different ones.
+        ValueError: XLA knows no such option.
     """
     from .experimental import compiling
 
-    return compiling.compile(f, full_graph, name, max_different_graphs)
+    options = tuple(sorted((custom_compile_options or {}).items()))
+    return compiling.compile(f, bool(full_graph), name, max_different_graphs, options)
+
+
+def step() -> Any:
+    """`compile()` as a context manager around the code of one training step."""
+    return compile()
+
+
+def install_torch_xla_alias(replace: bool = False) -> None:
+    """Makes `import torch_xla`, and that of its modules, give this package. Call it before those imports.
+
+    Args:
+        replace: also where a real torch_xla is installed.
+
+    Raises:
+        RuntimeError: a real torch_xla is installed and `replace` is not set, or it has been imported.
+    """
+    from . import alias
+
+    alias.install(replace)

@@ -41,7 +41,7 @@ def load() -> None:
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
-        torch.serialization.register_package(11, _location_tag, _restore)
+        torch.serialization.register_package(9, _location_tag, _restore)  # before the CPU's, 10
     except Exception as error:  # a torch that we do not know: say so later, not here
         sys.stderr.write(f"lazy_runtime could not set up the xla device: {type(error).__name__}: {error}\n")
 
@@ -89,8 +89,10 @@ def _restore(saved: Any, location: str) -> Any:
     return storage.restore(saved, location)
 
 
-def _location_tag(storage: Any) -> None:
-    """Xla tensors are saved through the CPU (torch.Tensor.__reduce_ex__), never as storages."""
+def _location_tag(saved: Any) -> str | None:
+    """What a checkpoint says of where a storage was: nothing, but of those that xla tensors are saved in."""
+    device = getattr(saved, "xla_device", None)  # set by `storage.reduce_tensor`
+    return None if device is None else str(device)
 
 
 def other_owner() -> str | None:

@@ -9,6 +9,9 @@ them. After `lazy_runtime.manual_seed` a device has a stream of its own, as in P
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 _Device = torch.device | str | int | None
@@ -108,3 +111,25 @@ def set_rng_state(seed: int, device: _Device = None) -> None:
     from . import xla_devices
 
     xla_devices.get(device).random.seed(seed)
+
+
+@contextlib.contextmanager
+def fork(device: _Device = None, enabled: bool = True) -> Iterator[None]:
+    """`xm.fork_rng`: after the block, a device's random numbers go on as if none had been drawn within it.
+
+    Args:
+        device: an xla device; the current one by default.
+        enabled: do nothing if false.
+    """
+    from . import xla_devices
+
+    if not enabled:
+        yield
+        return
+    stream = xla_devices.get(device).random
+    state = stream.get_state()
+    with torch.random.fork_rng(devices=[]):  # which the stream may follow
+        try:
+            yield
+        finally:
+            stream.set_state(state)

@@ -12,6 +12,8 @@ import copyreg
 from typing import Any
 
 import torch
+from torch._tensor import _rebuild_from_type_v2
+from torch._utils import _get_obj_state
 
 from . import dispatch
 from .tensor import XLATensor, unwrap
@@ -87,13 +89,20 @@ def _upload(source: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """How tensors are pickled: torch's own way, without recording it.
+    """How tensors are pickled. An xla tensor is one on the CPU with a storage that says `xla:N`, as CUDA's say
+    `cuda:N`: it comes back to its device, and with `map_location="cpu"` any torch can load it, without this package.
 
-    Torch takes an xla tensor to the CPU first (`Tensor._reduce_ex_internal`), and of one that requires a gradient it
-    would pickle a result of `.cpu()` that cannot be loaded again as a leaf.
+    Torch's own way for xla calls `.to("xla:N")` when it is loaded, whatever the `map_location`.
     """
-    with torch.no_grad():
+    if tensor.device.type != "xla":
         return tensor.__reduce_ex__(2)
+    host = tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+    host.untyped_storage().xla_device = tensor.device  # type: ignore[attr-defined]  for `_autoload._location_tag`
+    rebuild, arguments = torch.Tensor._reduce_ex_internal(host, 2)
+    state = _get_obj_state(tensor)
+    if state:
+        return _rebuild_from_type_v2, (rebuild, torch.Tensor, arguments, state)
+    return rebuild, arguments
 
 
 def register(library: torch.library.Library) -> None:

@@ -36,12 +36,14 @@ class Region:
         name: what errors call it.
         full_graph: reading a value or syncing inside raises.
         max_graphs: how many different graphs it may give over its life; None for any number.
+        options: of the XLA compiler.
     """
 
-    def __init__(self, name: str, full_graph: bool, max_graphs: int | None):
+    def __init__(self, name: str, full_graph: bool, max_graphs: int | None, options: tuple[tuple[str, Any], ...] = ()):
         self.name = name
         self.full_graph = full_graph
         self.max_graphs = max_graphs
+        self.options = options
         self.graphs: set[tuple[Graph, ...]] = set()
 
     @contextlib.contextmanager
@@ -57,13 +59,17 @@ class Region:
         _api.sync()
         _enter()
         _thread.region = self
+        execute.thread.options = self.options
         try:
-            yield
-            self._check_count()
+            try:
+                yield
+                self._check_count()
+            finally:
+                _thread.region = None
+                _leave()
+            _api.sync()
         finally:
-            _thread.region = None
-            _leave()
-        _api.sync()
+            execute.thread.options = ()
 
     def _check_count(self) -> None:
         if self.max_graphs is None:
@@ -119,13 +125,20 @@ def _user_line() -> str:
 execute.before_cut = _refuse_cut
 
 
-def compile(f: Callable[..., Any] | None, full_graph: bool, name: str | None, max_different_graphs: int | None) -> Any:
+def compile(
+    f: Callable[..., Any] | None,
+    full_graph: bool,
+    name: str | None,
+    max_different_graphs: int | None,
+    options: tuple[tuple[str, Any], ...] = (),
+) -> Any:
     """See `lazy_runtime.compile`."""
     if max_different_graphs is not None and max_different_graphs < 1:
         raise ValueError(f"max_different_graphs must be at least 1, got {max_different_graphs}")
     if f is None:
-        return _Pending(Region(name or "the compiled block", full_graph, max_different_graphs))
-    return _wrap(f, Region(name or getattr(f, "__name__", type(f).__name__), full_graph, max_different_graphs))
+        return _Pending(Region(name or "the compiled block", full_graph, max_different_graphs, options))
+    called = name or getattr(f, "__name__", type(f).__name__)
+    return _wrap(f, Region(called, full_graph, max_different_graphs, options))
 
 
 def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:

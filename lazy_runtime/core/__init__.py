@@ -1,0 +1,1 @@
+"""PyTorch/XLA's `core`: the module that its scripts import as `xm`."""

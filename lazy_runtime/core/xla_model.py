@@ -1,0 +1,283 @@
+"""PyTorch/XLA's module `xm`: devices, steps, random states, saving.
+
+A process is one replica and the world has one member: what PyTorch/XLA does among replicas is here what one of them
+alone does, and what needs others raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from .. import _api, closures, rng
+from .. import runtime as xr
+from .arena import ToXlaTensorArena, to_cpu, to_device
+from .rate_tracker import RateTracker
+
+__all__ = [
+    "RateTracker",
+    "ToXlaTensorArena",
+    "add_step_closure",
+    "do_on_ordinals",
+    "fork_rng",
+    "get_local_ordinal",
+    "get_memory_info",
+    "get_ordinal",
+    "get_rng_state",
+    "get_stablehlo",
+    "get_stablehlo_bytecode",
+    "get_xla_supported_devices",
+    "is_master_ordinal",
+    "is_xla_tensor",
+    "mark_step",
+    "master_print",
+    "mesh_reduce",
+    "optimization_barrier_",
+    "optimizer_step",
+    "parse_xla_device",
+    "reduce_gradients",
+    "rendezvous",
+    "save",
+    "send_cpu_data_to_device",
+    "set_rng_state",
+    "unlazy",
+    "wait_device_ops",
+    "xla_device",
+    "xla_device_hw",
+    "xla_real_devices",
+    "xrt_world_size",
+]
+
+_Device = torch.device | str | int | None
+
+get_rng_state = rng.get_rng_state
+set_rng_state = rng.set_rng_state
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on an xla device."""
+    return tensor.device.type == "xla"
+
+
+def parse_xla_device(device: torch.device | str) -> tuple[str, int] | None:
+    """Kind and index in the name of a device: `("xla", 0)` of `xla:0`; None for any other text."""
+    found = re.fullmatch(r"([A-Za-z]+):(\d+)", str(device))
+    return (found[1], int(found[2])) if found else None
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """The xla device with the index `n`; without one, the calling thread's current device.
+
+    Args:
+        devkind: what kind it must be of: `CPU`, `CUDA`, `TPU`.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    device = _api.device(n)
+    if devkind is not None and xla_device_hw(device) != devkind.upper():
+        raise RuntimeError(
+            f"there is no {devkind} device: xla is on {xla_device_hw(device)} here, PJRT_DEVICE chooses the platform"
+        )
+    return device
+
+
+def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str] | None:
+    """Names of this process's devices, `xla:0` first; None if they are not of the kind that is asked for."""
+    if devkind is not None and xr.device_type() != devkind.upper():
+        return None
+    return [str(device) for device in _api.devices()][:max_devices]
+
+
+def xla_real_devices(devices: Sequence[torch.device | str] | None = None) -> list[str]:
+    """What stands behind the devices (all by default): `CPU:0`, `CUDA:1`."""
+    real = dict(zip(map(str, _api.devices()), _api.real_devices(), strict=True))
+    if devices is None:
+        return list(real.values())
+    return [real[str(_find(device).torch_device)] for device in devices]
+
+
+def xla_device_hw(device: torch.device | str) -> str:
+    """The kind of a device: `CPU`, `CUDA`, `TPU`. That of `torch.device("cpu")` is `CPU` too."""
+    from .. import hardware
+
+    device = torch.device(device)
+    return hardware.kind(_find(device)) if device.type == "xla" else device.type.upper()
+
+
+def get_memory_info(device: _Device = None) -> dict[str, int]:
+    """Bytes on a device: `bytes_used`, `bytes_limit`, `peak_bytes_used` (`hardware.memory` says what they count)."""
+    from .. import hardware
+
+    return hardware.memory(_find(device))
+
+
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """The older name of `lazy_runtime.sync`."""
+    _api.sync(wait, reset_scope)
+
+
+def wait_device_ops(devices: Iterable[torch.device | str] = ()) -> None:
+    """Waits until everything that was started on the devices (all by default) has been executed. What is pending stays
+    pending.
+
+    Raises:
+        what went wrong in one of the executions.
+    """
+    from .. import xla_devices
+
+    for found in [_find(device) for device in devices] or xla_devices.devices():
+        found.wait()
+
+
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Returns when the tensors have their values. For benchmarks: it makes the host wait."""
+    from .. import execute
+
+    for found in {_find(tensor.device) for tensor in tensors}:
+        execute.sync(found, wait=True)
+
+
+def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+    """Runs `closure(*args)` at the end of the step, when tensors have their values: reading one executes nothing then.
+
+    Args:
+        run_async: on a thread of its own. If it raises, the step after the next one's start does.
+    """
+    closures.add(closure, args, run_async)
+
+
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: dict[str, Any] | None = None,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> Any:
+    """`optimizer.step()`, after the gradients were summed over the replicas.
+
+    Args:
+        barrier: also ends the step. A device loader does that, so it is for loops without one.
+        optimizer_args: keyword arguments of `step`.
+        groups, pin_layout: of the sum over replicas.
+
+    Returns:
+        what `optimizer.step` returns: the loss where it was given a closure.
+    """
+    reduce_gradients(optimizer, groups, pin_layout)
+    loss = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        _api.sync()
+    return loss
+
+
+def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
+    """Sums the gradients over the replicas: one alone has the sum."""
+
+
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Keeps the compiler from moving work across: what reads the tensors afterwards is not merged with what read them
+    before, and waits for all of them. In place."""
+    with torch.no_grad():
+        for tensor, same in zip(tensors, torch.ops.lazy_runtime.optimization_barrier(list(tensors)), strict=True):
+            tensor.copy_(same)
+
+
+def get_ordinal() -> int:
+    """The number of this replica among all (`xr.global_ordinal`)."""
+    return xr.global_ordinal()
+
+
+def get_local_ordinal() -> int:
+    """The number of this replica on its host (`xr.local_ordinal`)."""
+    return xr.local_ordinal()
+
+
+def xrt_world_size() -> int:
+    """How many replicas work together (`xr.world_size`)."""
+    return xr.world_size()
+
+
+def is_master_ordinal(local: bool = True) -> bool:
+    """Whether this replica is the first, on its host or among all."""
+    return (xr.local_ordinal() if local else xr.global_ordinal()) == 0
+
+
+def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
+    """`print` on the first replica, and nothing on the others.
+
+    Args:
+        fd: the file to print to; standard output by default.
+        local: on the first replica of each host.
+    """
+    if is_master_ordinal(local=local):
+        print(*args, file=fd, flush=flush)
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] | set[int] = (0,)) -> None:
+    """Calls `target(*data)` on the replicas with these numbers; xla tensors in `data` are on the CPU then."""
+    running = xr.global_ordinal() in ordinals
+    cpu = to_cpu(data)
+    if running:
+        target(*cpu)
+
+
+def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
+    """Waits for the other replicas; what each of them passed. There are none: what was passed here."""
+    return [payload]
+
+
+def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+    """`reduce_fn` of the list of every replica's data, tensors on the CPU."""
+    return reduce_fn([to_cpu(data)])
+
+
+def send_cpu_data_to_device(data: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
+    """`data` with the CPU tensors in it on `device`.
+
+    Raises:
+        NotImplementedError: there is an `input_sharding`.
+    """
+    if input_sharding is not None:
+        raise NotImplementedError("input_sharding: sharding over several devices is not supported yet")
+    return to_device(data, _find(device).torch_device)
+
+
+def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
+    """`torch.save` of the data with its tensors on the CPU, so that any torch can load it.
+
+    Args:
+        master_only: only the first replica of each host writes.
+        global_master: with `master_only`, only the first of all.
+    """
+    cpu = to_cpu(data)
+    if not master_only or is_master_ordinal(local=not global_master):
+        torch.save(cpu, file_or_path)
+
+
+def fork_rng(device: _Device = None, enabled: bool = True) -> Any:
+    """Context manager: the random numbers of a device go on afterwards as if nothing had been drawn within."""
+    return rng.fork(device, enabled)
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """The pending program of the tensors (by default of all that live) as StableHLO text."""
+    from ..debug import graphs
+
+    return graphs.stablehlo(tensors)
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The pending program of the tensors as portable StableHLO bytecode."""
+    from ..debug import graphs
+
+    return graphs.stablehlo_bytecode(tensors)
+
+
+def _find(device: _Device) -> Any:
+    from .. import xla_devices
+
+    return xla_devices.get(device)

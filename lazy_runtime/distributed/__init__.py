@@ -1,0 +1,1 @@
+"""PyTorch/XLA's `distributed`: loading data to a device."""

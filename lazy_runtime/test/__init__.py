@@ -1,0 +1,1 @@
+"""PyTorch/XLA's `test`: what its example scripts print with."""

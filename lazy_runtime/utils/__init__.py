@@ -1,0 +1,1 @@
+"""PyTorch/XLA's `utils`."""
