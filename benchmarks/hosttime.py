@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tabulate import tabulate
@@ -12,7 +13,7 @@ import lazy_runtime
 from lazy_runtime import metrics
 
 from . import measure, models
-from .modes import MODES, Program, warm_up
+from .modes import MODES, Mode, Program, warm_up
 
 MODEL, BATCH_SIZE, IMAGE_SIZE = "resnet18", 1, 32
 
@@ -34,7 +35,18 @@ BOUNDS = {"openxla": Bound(0.6, 0.63), "lazy": Bound(2.5, 2.4)}
 #: Microseconds of eager `torch.add` on two small CPU tensors on the machine that the bounds are for: machines of other
 #: speed are told by it.
 REFERENCE_ADD = 0.9
-WHAT = {"openxla": "openxla: the call", "lazy": "lazy: trace and sync"}
+WHAT = {
+    "openxla": "openxla: the call",
+    "lazy": "lazy: trace and sync",
+    "dynamo": "Dynamo alone: a backend that does nothing",
+}
+
+
+def nothing(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """A Dynamo backend whose compiled function returns one and the same tensor: what is left of a call is Dynamo's own
+    work, its guards and the fetching of parameters, which no backend can save."""
+    result = torch.zeros(1, device="xla")
+    return lambda *arguments: (result,)
 
 
 def host_times(calls: int) -> dict[str, measure.Summary]:
@@ -42,7 +54,9 @@ def host_times(calls: int) -> dict[str, measure.Summary]:
     warm_up(list(BOUNDS))
     model = models.build(MODEL).eval()
     inputs = models.example(MODEL, BATCH_SIZE, IMAGE_SIZE)
+    # after each of the executions that stream the weights through the processor's caches, as the calls before it are
     programs = {mode: Program(MODES[mode], model, inputs) for mode in BOUNDS}
+    programs["dynamo"] = Program(Mode(device="xla", backend=nothing), model, inputs)
 
     def start(mode: str) -> None:
         programs[mode].start()
@@ -84,20 +98,15 @@ def table(summaries: dict[str, measure.Summary], add: float) -> str:
         add: what `add_time` gave.
     """
     slower = add / REFERENCE_ADD
-    body = [
-        [
-            WHAT[mode],
-            round(found.median, 3),
-            round(found.spread, 3),
-            round(found.fastest, 3),
-            BOUNDS[mode].most,
-            "met" if found.median <= BOUNDS[mode].most else "missed",
-            round(slower * BOUNDS[mode].most, 3),
-            "met" if found.median <= slower * BOUNDS[mode].most else "missed",
-            BOUNDS[mode].pytorch_xla,
-        ]
-        for mode, found in summaries.items()
-    ]
+    body = []
+    for mode, found in summaries.items():
+        row = [WHAT[mode], round(found.median, 3), round(found.spread, 3), round(found.fastest, 3)]
+        if mode in BOUNDS:
+            most = BOUNDS[mode].most
+            for bound in (most, slower * most):
+                row += [round(bound, 3), "met" if found.median <= bound else "missed"]
+            row.append(BOUNDS[mode].pytorch_xla)
+        body.append(row)
     times = ["median ms", "interquartile range", "fastest"]
     headers = ["host time", *times, "bound", "", "scaled bound", "", "PyTorch/XLA"]
     title = f"### Host time of {MODEL} on {BATCH_SIZE} image of {IMAGE_SIZE}x{IMAGE_SIZE}, milliseconds"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -24,7 +24,7 @@ class Mode(NamedTuple):
     """
 
     device: str = "cpu"
-    backend: str | None = None
+    backend: str | Callable[..., Any] | None = None
     memory_format: torch.memory_format = torch.contiguous_format
 
 

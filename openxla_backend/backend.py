@@ -16,6 +16,7 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
+from . import parameters
 from .compiled import CompiledGraph
 from .overlap import guard_offsets
 
@@ -28,6 +29,19 @@ def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Calla
     graph = CompiledGraph(gm, examples, _static_arguments(gm), visible)
     if not graph.is_dynamic:
         graph.prepare(examples)
+    return graph
+
+
+def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd's inference compiler: what depends on parameters alone is computed apart."""
+    with torch.no_grad():
+        parts = parameters.split(gm, _static_arguments(gm))
+    if parts is None:
+        return _compile_forward(gm, examples)
+    metadata = _metadata()
+    graph = parameters.KeptParameters(parts, examples, None if metadata is None else metadata.num_forward_returns)
+    if not graph.is_dynamic:
+        graph.prepare()
     return graph
 
 
@@ -92,7 +106,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         bw_compiler=_compile_backward,
         # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
         partition_fn=_partition,
-        inference_compiler=_compile_forward,
+        inference_compiler=_compile_inference,
         decompositions={},
         keep_inference_input_mutations=True,
     )(gm, examples)

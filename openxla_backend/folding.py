@@ -1,0 +1,69 @@
+"""Inference: a batch norm's scale and shift go into the weight and bias of the convolution before it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+#: Call(target, *args) appends a node to the graph and says on fake tensors what it gives.
+Add = Callable[..., torch.fx.Node]
+
+
+def fold_batch_norms(graph: torch.fx.Graph, parameters: set[torch.fx.Node]) -> None:
+    """Replaces `batch_norm(convolution(x, weight, bias))` by one convolution, where all but `x` are parameters.
+
+    In float32 and float64 only: a folded weight in half precision would be rounded once more than torch's.
+
+    Args:
+        parameters: placeholders that hold the same values from call to call.
+    """
+    for norm in graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_no_training.default):
+        x, weight, bias, mean, variance, _, eps = norm.args
+        statistics = [part for part in (weight, bias, mean, variance) if part is not None]
+        if not (_is_convolution(x) and len(x.users) == 1 and parameters.issuperset(statistics)):
+            continue
+        image, kernel, kernel_bias, *geometry = x.args
+        folded = [kernel] if kernel_bias is None else [kernel, kernel_bias]
+        if not parameters.issuperset(folded) or any(user.target is not operator.getitem for user in norm.users):
+            continue
+        outputs = {user.args[1]: user for user in norm.users}
+        same_dtype = {part.meta["val"].dtype for part in (*statistics, *folded, image)}
+        if set(outputs) != {0} or len(same_dtype) > 1 or not same_dtype <= {torch.float32, torch.float64}:
+            continue
+        with graph.inserting_before(norm):
+            add = _adder(graph, norm)
+            scale = add(aten.rsqrt.default, add(aten.add.Scalar, variance, eps))
+            if weight is not None:
+                scale = add(aten.mul.Tensor, scale, weight)
+            shift = add(aten.mul.Tensor, mean, scale)
+            if kernel_bias is not None:
+                shift = add(aten.sub.Tensor, shift, add(aten.mul.Tensor, kernel_bias, scale))
+            shift = add(aten.neg.default, shift) if bias is None else add(aten.sub.Tensor, bias, shift)
+            over_kernel = [-1] + [1] * (kernel.meta["val"].dim() - 1)
+            kernel = add(aten.mul.Tensor, kernel, add(aten.view.default, scale, over_kernel))
+            convolution = add(aten.convolution.default, image, kernel, shift, *geometry)
+        outputs[0].replace_all_uses_with(convolution)
+        graph.erase_node(outputs[0])
+        graph.erase_node(norm)
+        graph.erase_node(x)
+
+
+def _is_convolution(node: Any) -> bool:
+    # a transposed one has its output channels elsewhere, group by group
+    return isinstance(node, torch.fx.Node) and node.target is aten.convolution.default and not node.args[6]
+
+
+def _adder(graph: torch.fx.Graph, origin: torch.fx.Node) -> Add:
+    def add(target: Any, *args: Any) -> torch.fx.Node:
+        node = graph.call_function(target, args)
+        node.meta = {key: value for key, value in origin.meta.items() if key != "val"}
+        # the graph's own fake mode, which its tensors bring along
+        node.meta["val"] = target(*torch.fx.map_arg(args, lambda each: each.meta["val"]))
+        return node
+
+    return add

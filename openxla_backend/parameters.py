@@ -1,0 +1,249 @@
+"""Inference on xla tensors: what depends on parameters alone is computed once, and kept while they stay the same.
+
+Two things are gained. Work that does not depend on the input (batch norms folded into convolutions, casts) is not done
+again and again; and the executable has fewer arguments, since the small parameters of a model (most of them: four
+vectors for each batch norm) come in one buffer.
+
+That they stayed the same is proven by the identity of their values: a device buffer never changes, and every write, by
+whatever way (in place, a fused optimizer, `load_state_dict`, through `.data`), gives the tensor another one.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .compiled import CompiledGraph
+from .folding import fold_batch_norms
+
+aten = torch.ops.aten
+
+# the bare C functions: this is done for every parameter at every call
+_apply_pending_writes: Any = torch._functionalize_sync  # pyright: ignore[reportPrivateImportUsage]
+_inner: Any = torch._from_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+
+#: Parameters of up to so many bytes are packed with their like: to slice one off must cost nothing beside its use.
+SMALL = 64 << 10
+
+
+class Split(NamedTuple):
+    """A graph in two parts.
+
+    Attributes:
+        once: parameters → list of tensors.
+        always: the other arguments, then these tensors → the graph's outputs.
+        parameters: numbers of the arguments that `once` takes.
+        others: numbers of the arguments that `always` takes.
+        examples: fake tensors of what `once` gives.
+    """
+
+    once: torch.fx.GraphModule
+    always: torch.fx.GraphModule
+    parameters: list[int]
+    others: list[int]
+    examples: list[torch.Tensor]
+
+
+class KeptParameters:
+    """A callable with AOTAutograd's boxed convention, as `CompiledGraph`."""
+
+    def __init__(self, split: Split, examples: Sequence[Any], visible: int | None):
+        self._boxed_call = True
+        self._parameters = split.parameters
+        self._others = split.others
+        examples = list(examples)
+        self._once_examples = [examples[number] for number in split.parameters]
+        self._always_examples = [*(examples[number] for number in split.others), *split.examples]
+        self._once = CompiledGraph(split.once, self._once_examples)
+        self._always = CompiledGraph(split.always, self._always_examples, visible=visible)
+        #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
+        #: gave for them
+        self._kept: tuple[list[Any], list[torch.Tensor]] | None = None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Some sizes come with the arguments of each call."""
+        return self._always.is_dynamic
+
+    def prepare(self) -> None:
+        """Traces and compiles for the examples."""
+        self._once.prepare(self._once_examples)
+        self._always.prepare(self._always_examples)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        parameters = [arguments[number] for number in self._parameters]
+        for parameter in parameters:
+            _apply_pending_writes(parameter)
+        values = [_inner(parameter).handle.value.owner for parameter in parameters]
+        kept = self._kept
+        if kept is None or kept[0] != values:
+            kept = self._kept = values, self._once(parameters)
+        others = [arguments[number] for number in self._others]
+        arguments.clear()
+        return self._always(others + kept[1])
+
+
+def split(gm: torch.fx.GraphModule, static: frozenset[int]) -> Split | None:
+    """Takes apart what depends on parameters alone; None if nothing is gained.
+
+    Args:
+        static: numbers of the placeholders that are parameters or buffers.
+    """
+    graph = copy.deepcopy(gm.graph)
+    placeholders = graph.find_nodes(op="placeholder")
+    written = {node.args[0] for node in graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    returned = set(graph.output_node().all_input_nodes)
+    parameters = {
+        node
+        for number, node in enumerate(placeholders)
+        if number in static and node not in written and node not in returned and node.meta["val"].device.type == "xla"
+    }
+    if not parameters:
+        return None
+    fold_batch_norms(graph, parameters)
+    known = set(parameters)
+    for node in graph.nodes:
+        if _is_computable(node) and known.issuperset(node.all_input_nodes):
+            known.add(node)
+    return _Splitter(graph, placeholders, parameters, known).split()
+
+
+def _is_computable(node: torch.fx.Node) -> bool:
+    """Whether a node whose inputs are known is: it is pure, and takes no more memory than what it is made from."""
+    if node.op != "call_function" or not node.all_input_nodes:
+        return False
+    if node.target is operator.getitem:
+        return True
+    value = node.meta.get("val")
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
+        return False
+    if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+        return False
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    held = sum(_bytes(source) for source in sources if isinstance(source, torch.Tensor))
+    return all(isinstance(size, int) for size in value.shape) and _bytes(value) <= held
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether it computes nothing: a transposed weight is no better kept than made anew."""
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])  # type: ignore[arg-type]
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+class _Splitter:
+    """Builds the two graphs node by node."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        placeholders: Sequence[torch.fx.Node],
+        parameters: set[torch.fx.Node],
+        known: set[torch.fx.Node],
+    ):
+        self.graph = graph
+        self.placeholders = placeholders
+        self.known = known
+        self.crossing = self._crossing()
+        packed = self._packed()
+        in_packs = {node for pack in packed for node in pack}
+        self.packs = packed
+        self.computed = [node for node in self.crossing if node not in parameters and node not in in_packs]
+
+    def _crossing(self) -> list[torch.fx.Node]:
+        """What the second graph needs of the first, in order; views are made there."""
+        found: dict[torch.fx.Node, None] = {}
+
+        def need(node: torch.fx.Node) -> None:
+            if node.op != "placeholder" and _is_view(node):
+                for source in node.all_input_nodes:
+                    need(source)
+            else:
+                found[node] = None
+
+        for node in self.graph.nodes:
+            if node not in self.known:
+                for source in node.all_input_nodes:
+                    if source in self.known:
+                        need(source)
+        return list(found)
+
+    def _packed(self) -> list[list[torch.fx.Node]]:
+        """Small tensors that share a buffer."""
+        packs: dict[torch.dtype, list[torch.fx.Node]] = {}
+        for node in self.crossing:
+            value = node.meta["val"]
+            if _bytes(value) <= SMALL and value.is_contiguous():
+                packs.setdefault(value.dtype, []).append(node)
+        return [pack for pack in packs.values() if len(pack) > 1]
+
+    def split(self) -> Split | None:
+        if not self.packs and not self.computed:
+            return None
+        once, taken = self._once()
+        always, others = self._always()
+        examples = [self._example(pack) for pack in self.packs] + [node.meta["val"] for node in self.computed]
+        return Split(_module(once), _module(always), taken, others, examples)
+
+    def _example(self, pack: list[torch.fx.Node]) -> torch.Tensor:
+        first = pack[0].meta["val"]
+        return first.new_empty(sum(node.meta["val"].numel() for node in pack))
+
+    def _once(self) -> tuple[torch.fx.Graph, list[int]]:
+        graph = torch.fx.Graph()
+        wanted: set[torch.fx.Node] = {*self.computed, *(node for pack in self.packs for node in pack)}
+        for node in reversed(self.graph.nodes):
+            if node in wanted:
+                wanted.update(node.all_input_nodes)
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for node in self.graph.nodes:
+            if node in wanted:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        outputs = []
+        for pack in self.packs:
+            flat = [graph.call_function(aten.reshape.default, (copies[node], [-1])) for node in pack]
+            outputs.append(graph.call_function(aten.cat.default, (flat,)))
+        graph.output(outputs + [copies[node] for node in self.computed])
+        return graph, [number for number, node in enumerate(self.placeholders) if node in wanted]
+
+    def _always(self) -> tuple[torch.fx.Graph, list[int]]:
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        in_packs = {node for pack in self.packs for node in pack}
+        direct = {node for node in self.crossing if node not in in_packs}
+        others = [number for number, node in enumerate(self.placeholders) if node not in self.known or node in direct]
+        for number in others:
+            copies[self.placeholders[number]] = graph.node_copy(self.placeholders[number])
+        packs = [graph.placeholder(f"packed_{number}") for number in range(len(self.packs))]
+        for number, node in enumerate(self.computed):
+            copies[node] = graph.placeholder(f"computed_{number}")
+            copies[node].meta = dict(node.meta)
+        for buffer, pack in zip(packs, self.packs, strict=True):
+            sizes = [node.meta["val"].numel() for node in pack]
+            parts = graph.call_function(aten.split_with_sizes.default, (buffer, sizes))
+            for number, node in enumerate(pack):
+                part = graph.call_function(operator.getitem, (parts, number))
+                copies[node] = graph.call_function(aten.view.default, (part, list(node.meta["val"].shape)))
+
+        def copy_of(node: torch.fx.Node) -> torch.fx.Node:
+            if node not in copies:  # a view of what has crossed
+                copies[node] = graph.node_copy(node, copy_of)
+            return copies[node]
+
+        for node in self.graph.nodes:
+            if node not in self.known and node not in copies:
+                copies[node] = graph.node_copy(node, copy_of)
+        return graph, others
+
+
+def _module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    return torch.fx.GraphModule(torch.nn.Module(), graph)

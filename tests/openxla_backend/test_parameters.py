@@ -1,0 +1,166 @@
+"""Inference computes what depends on parameters alone once, and never gives a stale result."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from lazy_runtime import metrics
+from lazy_runtime.tensor import unwrap
+
+
+class Net(nn.Module):
+    """Convolutions with and without bias, in groups, before batch norms with and without scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, groups=4),
+            nn.BatchNorm2d(8, affine=False),
+            nn.ConvTranspose2d(8, 4, 2),
+            nn.BatchNorm2d(4),
+        )
+        self.last = nn.Linear(4, 5)
+        for layer in self.layers:
+            if isinstance(layer, nn.BatchNorm2d):
+                assert layer.running_mean is not None and layer.running_var is not None
+                nn.init.normal_(layer.running_mean)
+                nn.init.uniform_(layer.running_var, 0.5, 2.0)
+                if layer.affine:
+                    nn.init.normal_(layer.weight)
+                    nn.init.normal_(layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layers(x).mean((2, 3)))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_results(net, dtype):
+    net, x = net.to(dtype), torch.randn(2, 3, 8, 8).to(dtype)
+    found = torch.compile(copy.deepcopy(net).to("xla"), backend="openxla")(x.to("xla"))
+    torch.testing.assert_close(found.cpu(), net(x))
+
+
+@torch.no_grad()
+def test_once(net):
+    compiled = torch.compile(net.to("xla"), backend="openxla", dynamic=True)
+    compiled(torch.randn(2, 3, 8, 8, device="xla"))
+    for size in (2, 3):
+        before = metrics.value("ExecuteComputation")
+        compiled(torch.randn(size, 3, 8, 8).to("xla"))
+        assert metrics.value("ExecuteComputation") == before + 1, f"batch of {size}"
+
+
+def _in_place(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.mul_(1.5)
+
+
+def _load(net: nn.Module) -> None:
+    net.load_state_dict({name: value * 1.5 for name, value in net.state_dict().items()})
+
+
+def _through_data(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.data.mul_(1.5)
+
+
+def _new_data(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.data = parameter.data * 1.5
+
+
+def _through_a_view(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.detach().view(-1)[:1] = 3.0
+
+
+def _running_statistics(net: nn.Module) -> None:
+    net.train()
+    torch.manual_seed(1)
+    net(torch.randn(4, 3, 8, 8).to(next(net.parameters()).device))
+    net.eval()
+
+
+def _optimizer(net: nn.Module, **options: bool) -> None:
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(net.parameters(), lr=0.1, **options).step()
+
+
+def _foreach_optimizer(net: nn.Module) -> None:
+    _optimizer(net, foreach=True)
+
+
+WRITES = [
+    _in_place,
+    _load,
+    _through_data,
+    _new_data,
+    _through_a_view,
+    _running_statistics,
+    _optimizer,
+    _foreach_optimizer,
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))
+def test_after_a_write(net, write):
+    x = torch.randn(2, 3, 8, 8)
+    on_xla = copy.deepcopy(net).to("xla")
+    compiled = torch.compile(on_xla, backend="openxla")
+    before = compiled(x.to("xla")).cpu()
+    write(net)
+    write(on_xla)
+    found = compiled(x.to("xla")).cpu()
+    assert not torch.equal(found, before)
+    torch.testing.assert_close(found, net(x))
+
+
+@torch.no_grad()
+def test_old_values_are_not_kept_alive(net):
+    net.to("xla")
+    compiled = torch.compile(net, backend="openxla")
+    x = torch.randn(2, 3, 8, 8, device="xla")
+    compiled(x)
+    handle = weakref.ref(unwrap(net.last.weight).handle)
+    assert handle() is not None
+    net.last.weight.mul_(2.0)
+    assert handle() is None
+
+
+@torch.no_grad()
+def test_a_parameter_that_is_returned_or_written_to():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+            self.scale = nn.Parameter(torch.full((3,), 2.0))
+            self.shift = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x * self.scale + self.shift + self.count, self.scale, self.shift[1:]
+
+    module = Counter().to("xla")
+    compiled = torch.compile(module, backend="openxla")
+    for number in (1, 2, 3):
+        result, scale, part = compiled(torch.ones(3, device="xla"))
+        assert result.tolist() == [3.0 + number] * 3
+        assert scale is module.scale
+        assert part.data_ptr() == module.shift[1:].data_ptr()
