@@ -103,8 +103,8 @@ def _run_guarded(request: Request, test: str, deadline: float, connection: Conne
 @contextlib.contextmanager
 def _cold_caches(modes: Sequence[str]) -> Iterator[None]:
     """First calls compile: what earlier processes left on the disk is not used."""
-    for variable in ("XLA_PERSISTENT_CACHE_PATH", "JAX_COMPILATION_CACHE_DIR"):
-        os.environ.pop(variable, None)
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     if "inductor" not in modes:
         yield
         return

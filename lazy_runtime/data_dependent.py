@@ -39,6 +39,7 @@ def program(name: str, infer: Callable[..., Any], fallible: bool = False) -> Cal
         def lowering(call: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             return function(*logical(list(args)))
 
+        lowering.__wrapped__ = function  # whose it is (`disk_key.py`)
         return Operator(name, target, lowering, infer, fallible=fallible)
 
     return make_operator

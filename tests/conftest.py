@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+# Programs that earlier runs have left on disk would decide what a test compiles. Processes that tests start inherit it.
+os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"
+
 
 @pytest.fixture(scope="session")
 def fresh_process() -> Callable[..., str]:

@@ -158,6 +158,7 @@ def op(
                 args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
             return function(*args, **kwargs)
 
+        lowering.__wrapped__ = function  # whose it is (`disk_key.py`)
         flags = {
             "dynamic_scalars": dynamic_scalars,
             "random": random,
@@ -197,6 +198,7 @@ def pointwise(
             result = layout.elementwise(compute_and_cast, *args, **kwargs)
             return result if result.shape == out.shape else jnp.broadcast_to(layout.logical(result), out.shape)
 
+        lowering.__wrapped__ = function
         for name in names:
             _add(name, lowering, checked_dtypes(name), dynamic_scalars=dynamic_scalars, fallible=fallible)
         return function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from .rows import Filter, Row
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", "0")  # no run depends on earlier ones
     wanted = Filter(**{name: tuple(getattr(arguments, name) or ()) for name in Filter.__dataclass_fields__})
     return arguments.command(arguments, wanted)
 

@@ -1,0 +1,239 @@
+"""What a compiled program is found by on disk: digests that are the same in every process.
+
+A key has two parts. The program is the graph with all that its lowering reads. The environment is everything else that
+can change the code: versions, the device, the processor, flags. They are kept apart, so that a miss can say that the
+program is there, compiled under something else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import torch
+from jaxlib import xla_client
+
+from . import environment
+from ._version import __version__
+from .spec import TensorSpec
+
+if TYPE_CHECKING:
+    from .ir import Call, Graph
+    from .ops.registry import Operator
+    from .xla_devices import Device
+
+
+class UncacheableError(Exception):
+    """The program means something in this process only; the message says what."""
+
+
+class Key(NamedTuple):
+    """What a program is found by.
+
+    Attributes:
+        program: hex digest of the graph.
+        environment: what else the code depends on, in words where it is short and as a digest where it is not.
+    """
+
+    program: str
+    environment: Mapping[str, str]
+
+    @property
+    def environment_digest(self) -> str:
+        return _digest(json.dumps(self.environment, sort_keys=True).encode())
+
+
+def key(graph: Graph, keep_layout: frozenset[int] | None, options: Mapping[str, Any]) -> Key:
+    """The key of a graph that is compiled for these layouts and with these options of XLA's.
+
+    Raises:
+        UncacheableError: an operator or an argument of it cannot be told from another one by a later process.
+    """
+    return Key(program(graph, keep_layout), surroundings(graph.device, options))
+
+
+def program(graph: Graph, keep_layout: frozenset[int] | None) -> str:
+    """Hex digest of what the graph computes and of how its buffers lie."""
+    hashed = hashlib.sha256()
+    for call in graph.calls:
+        if call.digest is None:
+            call.digest = _call(call)
+        hashed.update(call.digest)
+    layout = None if keep_layout is None else tuple(sorted(keep_layout))
+    rest = graph.operands, graph.outputs, graph.leaves, graph.donated, graph.channels_last, graph.options, layout
+    hashed.update(_encode(rest).encode())
+    return hashed.hexdigest()
+
+
+def _call(call: Call) -> bytes:
+    if call.meaning is None:
+        raise UncacheableError(f"{call.name} was not recorded from an operator")
+    operator, arguments = call.meaning
+    flags = call.floats, call.ints, call.random, call.fallible
+    text = _encode((_origin(operator), arguments, call.inputs, call.outputs, flags))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _origin(operator: Operator) -> str:
+    """Which lowering it is. Ours are known by where they stand, since the sources are part of the environment."""
+    function = inspect.unwrap(operator.lowering)
+    module = getattr(function, "__module__", None) or ""
+    if module.split(".")[0] not in ("lazy_runtime", "jax"):
+        raise UncacheableError(f"the lowering of {operator.name} is defined in {module or type(function).__name__}")
+    code = getattr(function, "__code__", None)
+    line = code.co_firstlineno if code is not None else 0
+    return f"{operator.name} {module}.{getattr(function, '__qualname__', type(function).__name__)}:{line}"
+
+
+def _encode(x: Any) -> str:
+    """Text that is equal for equal values of equal types only."""
+    kind = type(x)
+    if kind is str:
+        return f"s{len(x)}:{x}"
+    if kind is int:
+        return f"i{x}"
+    if kind is tuple or kind is list:
+        return f"({','.join(map(_encode, x))})"
+    if x is None or kind is bool:
+        return str(x)
+    if kind is TensorSpec:
+        return f"T{x.dtype}{x.shape}{x.stride}{x.offset}@{_place(x.device)}"
+    if kind is float:
+        return f"f{x.hex()}"
+    if kind is complex:
+        return f"c{x.real.hex()}{x.imag.hex()}"
+    if kind in _NAMED:
+        return f"{kind.__name__}:{x}"
+    if kind is type:
+        return f"t{x.__name__}"
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name == "lazy_runtime.xla_devices.Device":
+        return _place(x)
+    if name == "lazy_runtime.dispatch._Dynamic":  # stands for a number that is an input of the graph
+        return f"?{x.kind}"
+    raise UncacheableError(f"an argument of type {name} has no meaning for a later process")
+
+
+_NAMED = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format})
+
+
+def _place(device: Device) -> str:
+    return f"{device.platform}:{device.jax_device.id}"
+
+
+def surroundings(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
+    """What the code depends on beside the program.
+
+    Args:
+        options: what every program of the platform is given on top of XLA's own flags.
+    """
+    flags = xla_client.CompileOptions()
+    _ = flags.executable_build_options.debug_options  # XLA_FLAGS as XLA has read them
+    return {
+        **_fixed(device),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "flags of XLA": _digest(flags.SerializeAsString()),
+        "options of XLA": json.dumps(dict(options), sort_keys=True, default=str),
+        "flags of jax": _jax_flags(),
+        "default dtype": str(torch.get_default_dtype()),  # takes part in type promotion, and so in lowerings
+    }
+
+
+@functools.cache
+def _fixed(device: Device) -> dict[str, str]:
+    jax_device = device.jax_device
+    client = jax_device.client
+    return {
+        "lazy_runtime": f"{__version__} ({_sources()[:12]})",
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "torch": f"{torch.__version__} ({torch.version.git_version})",
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "platform": f"{client.platform} {client.platform_version}",
+        "device": f"{jax_device.device_kind}, {client.device_count()} of them, {jax.process_count()} processes",
+        "processor": _processor(),
+        "variables": json.dumps(_variables(), sort_keys=True),
+    }
+
+
+@functools.cache
+def _sources() -> str:
+    """Digest of this package's files: a checkout changes without its version, and lowerings are code. 3 ms."""
+    here = Path(__file__).parent
+    hashed = hashlib.sha256()
+    for path in sorted((*here.rglob("*.py"), *here.glob("native/bridge*"))):
+        content = path.read_bytes()
+        hashed.update(f"{path.relative_to(here)} {len(content)} ".encode())
+        hashed.update(content)
+    return hashed.hexdigest()
+
+
+@functools.cache
+def _processor() -> str:
+    """Model, instruction sets and number of cores: XLA:CPU compiles for exactly these."""
+    model, features = platform.processor() or platform.machine(), ""
+    try:
+        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:  # not Linux
+        text = ""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "CPU part"):
+            model = value.strip()
+        if name.strip() in ("flags", "Features", "isa"):
+            features = " ".join(sorted(value.split()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{model} ({_digest(features.encode())[:12]}), {cores} cores, NPROC={os.environ.get('NPROC', '')}"
+
+
+#: Flags of jax that say where things are kept, shown or logged. All others count, known to matter or not.
+_NO_CODE = re.compile(
+    r"jax_(compilation_cache|persistent_cache|raise_persistent|share_binary|log|logging|explain|debug_log"
+    r"|debug_leaked|compiler_detailed|traceback|tracer_error|transfer_guard|check_tracer|pprint|dump_ir"
+    r"|include_debug_info|cross_host|cpu_get|distributed_debug|platforms$|platform_name$|num_cpu_devices$"
+    r"|enable_x64$)"  # the last is always on where we compile
+)
+
+
+def _jax_flags() -> str:
+    # the attributes know of what is set for this thread; some flags have none
+    config: Any = jax.config
+    values = {
+        name: repr(getattr(config, name, value)) for name, value in config.values.items() if not _NO_CODE.match(name)
+    }
+    return _digest(json.dumps(values, sort_keys=True).encode())
+
+
+def _variables() -> dict[str, str]:
+    """What others than XLA and jax read: the libraries that XLA calls, and this package."""
+    others = {name: value for name, value in os.environ.items() if name.startswith(_OTHERS)}
+    return {**others, **{name: repr(value) for name, value in environment.code_key()}}
+
+
+_OTHERS = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32", "CUBLAS_", "CUDNN_")
+
+
+def difference(mine: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """In which parts two environments differ, for people."""
+    parts = []
+    for name in sorted({*mine, *other}):
+        here, there = mine.get(name, "nothing"), other.get(name, "nothing")
+        if here != there:
+            long = len(here) > 60 or len(there) > 60
+            parts.append(f"{name} differs" if long else f"{name} was {there or 'empty'}, is {here or 'empty'}")
+    return "; ".join(parts)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
