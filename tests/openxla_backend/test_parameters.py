@@ -30,7 +30,8 @@ class Net(nn.Module):
         self.last = nn.Linear(4, 5)
         for layer in self.layers:
             if isinstance(layer, nn.BatchNorm2d):
-                assert layer.running_mean is not None and layer.running_var is not None
+                assert layer.running_mean is not None
+                assert layer.running_var is not None
                 nn.init.normal_(layer.running_mean)
                 nn.init.uniform_(layer.running_var, 0.5, 2.0)
                 if layer.affine:
