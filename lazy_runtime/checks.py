@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import torch
+
+from . import metrics
 
 if TYPE_CHECKING:
     from .ir import Graph
@@ -103,6 +106,7 @@ class Execution(NamedTuple):
         checks: what it checks.
         graph: the program.
         lines: call number → the user's line.
+        began: when it was started, by `time.perf_counter_ns`.
     """
 
     marker: jax.Array
@@ -110,6 +114,7 @@ class Execution(NamedTuple):
     checks: Sequence[Check]
     graph: Graph
     lines: Mapping[int, str]
+    began: int = 0
 
     @property
     def fallible(self) -> bool:
@@ -121,6 +126,12 @@ class Execution(NamedTuple):
         """It has finished, or its results were donated to a later execution."""
         return self.marker.is_deleted() or self.marker.is_ready()  # type: ignore[attr-defined]
 
+    def record_time(self) -> None:
+        """The metric `ExecuteTime`: from the start to where the end is seen, which is when somebody waits or the next
+        execution starts."""
+        if self.began:
+            metrics.record("ExecuteTime", time.perf_counter_ns() - self.began)
+
     def finish(self) -> None:
         """Waits until it has been executed.
 
@@ -128,9 +139,11 @@ class Execution(NamedTuple):
             what went wrong in it.
         """
         if self.marker.is_deleted():  # a later execution, which has its buffer, stands behind it
+            self.record_time()
             return
         try:
             self.marker.block_until_ready()
+            self.record_time()
         except jax.errors.JaxRuntimeError as error:
             found = kernel_error(error, self.graph, self.lines)
             if found is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from . import checks, dtypes, lower, metrics
+from . import checks, disk_cache, dtypes, lower, metrics
 from .ir import Graph
 
 _NO_LINES: Mapping[int, str] = {}
@@ -23,15 +24,29 @@ class Executable:
         fallible: numbers of the calls that may fail when the program runs.
         physical: for each result, whether it is channels last (`layout.py`).
         smallest: number of the result with the fewest elements.
+        compile_ns: what tracing, lowering and compiling it took, in nanoseconds; 0 if it was not compiled here.
+        is_new: nobody has run it yet; `debug.compiling.ready` is told then, and takes the mark away.
     """
 
-    __slots__ = ("checks", "compiled", "fallible", "floats", "graph", "ints", "physical", "smallest")
+    __slots__ = (
+        "__weakref__",
+        "checks",
+        "compile_ns",
+        "compiled",
+        "fallible",
+        "floats",
+        "graph",
+        "ints",
+        "is_new",
+        "physical",
+        "smallest",
+    )
 
     def __init__(
         self, graph: Graph, compiled: jax.stages.Compiled, physical: frozenset[int], checked: Sequence[checks.Check]
     ):
         self.graph = graph
-        self.checks = tuple(checked)
+        self.checks = checked
         self.fallible = tuple(number for number, call in enumerate(graph.calls) if call.fallible)
         self.physical = tuple(number in physical for number in range(len(graph.outputs)))
         self.compiled = compiled
@@ -39,6 +54,8 @@ class Executable:
         self.smallest = min(range(len(sizes)), key=sizes.__getitem__, default=0)
         self.floats = graph.floats
         self.ints = graph.ints
+        self.compile_ns = 0
+        self.is_new = True
 
     def __call__(
         self,
@@ -62,12 +79,13 @@ class Executable:
         self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
     ) -> tuple[list[Any], checks.Execution | None]:
         """Like a call, but the caller looks after the execution."""
+        began = time.perf_counter_ns()
         results = self._run(leaves, floats, ints)
         flag = results.pop() if self.checks else None
         if not results and flag is None:
             return results, None
         marker = results[self.smallest] if flag is None else flag
-        return results, checks.Execution(marker, flag, self.checks, self.graph, lines)
+        return results, checks.Execution(marker, flag, self.checks, self.graph, lines, began)
 
     def _run(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
         if not self.floats and not self.ints:
@@ -97,26 +115,82 @@ def executable(graph: Graph, keep_layout: frozenset[int] | None = frozenset()) -
     if found is not None:
         metrics.count("CachedCompile")
         return found
-    metrics.count("UncachedCompile")
-    found = compile_graph(graph, keep_layout)
+    place = disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
+    loaded = place.load() if place is not None else None
+    if loaded is not None:
+        metrics.count("CachedCompile")  # as PyTorch/XLA counts it
+        checked = _Retraced(loaded.checks, graph, keep_layout)
+        found = Executable(graph, loaded.compiled, loaded.physical, checked)
+    else:
+        metrics.count("UncachedCompile")
+        found = compile_graph(graph, keep_layout, place)
     with _lock:
         return _executables.setdefault(key, found)
 
 
-def compile_graph(graph: Graph, keep_layout: frozenset[int] | None) -> Executable:
-    """Traces the graph with jax and compiles it with XLA for the graph's device."""
-    arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
+def compile_graph(
+    graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None = None
+) -> Executable:
+    """Traces the graph with jax and compiles it with XLA for the graph's device.
+
+    Args:
+        place: where to keep it on disk.
+    """
     physical: set[int] = set()
     checked: list[checks.Check] = []
+    began = time.perf_counter_ns()
+    with dtypes.x64():
+        function = jax.jit(lower.to_function(graph, keep_layout, physical, checked), donate_argnums=graph.donated)
+        lowered = function.lower(*_arguments(graph))
+        compiled = _compile(lowered, graph.device.platform, dict(graph.options))
+    took = time.perf_counter_ns() - began
+    metrics.record("CompileTime", took)
+    metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)
+    if place is not None:
+        place.store(lowered, compiled, physical, len(checked))
+    found = Executable(graph, compiled, frozenset(physical), tuple(checked))
+    found.compile_ns = took
+    return found
+
+
+def lowered(graph: Graph) -> jax.stages.Lowered:
+    """The graph as StableHLO, to be looked at."""
+    with dtypes.x64():
+        return jax.jit(lower.to_function(graph, frozenset(), set(), [])).lower(*_arguments(graph))
+
+
+def _arguments(graph: Graph) -> list[Any]:
+    """What the graph's jax function takes."""
+    arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
     sharding = graph.device.sharding
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))
     if graph.ints:
         arguments.append(jax.ShapeDtypeStruct((graph.ints,), np.int64, sharding=sharding))
-    with dtypes.x64():
-        function = jax.jit(lower.to_function(graph, keep_layout, physical, checked), donate_argnums=graph.donated)
-        compiled = _compile(function.lower(*arguments), graph.device.platform)
-    return Executable(graph, compiled, frozenset(physical), checked)
+    return arguments
+
+
+class _Retraced(Sequence[checks.Check]):
+    """The checks of a program that was not traced in this process. They make exceptions, which are code, so the graph
+    is traced for them when one has failed."""
+
+    def __init__(self, length: int, graph: Graph, keep_layout: frozenset[int] | None):
+        self._length = length
+        self._graph = graph
+        self._keep_layout = keep_layout
+        self._checks: list[checks.Check] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: Any) -> Any:
+        if not self._checks:
+            found: list[checks.Check] = []
+            function = lower.to_function(self._graph, self._keep_layout, set(), found)
+            with dtypes.x64():
+                jax.eval_shape(function, *_arguments(self._graph))
+            self._checks = found
+        return self._checks[number]
 
 
 # XLA's CPU fusion emitters (jaxlib 0.10.2) miscompile a fused in-place update that reads what it has just written:
@@ -125,13 +199,23 @@ def compile_graph(graph: Graph, keep_layout: frozenset[int] | None) -> Executabl
 _OPTIONS: dict[str, dict[str, Any]] = {"cpu": {"xla_cpu_use_fusion_emitters": False}}
 
 
-def _compile(lowered: jax.stages.Lowered, platform: str) -> jax.stages.Compiled:
-    options = _OPTIONS.get(platform)
+def _compile(lowered: jax.stages.Lowered, platform: str, users: dict[str, Any]) -> jax.stages.Compiled:
+    """
+    Args:
+        users: options that the user asked for (`lazy_runtime.compile(custom_compile_options=...)`).
+
+    Raises:
+        ValueError: XLA knows none of that name, or not with that value.
+    """
+    options = _OPTIONS.get(platform, {})
     try:
-        return lowered.compile(compiler_options=options)
+        return lowered.compile(compiler_options={**options, **users} or None)
     except jax.errors.JaxRuntimeError as error:
-        if options and any(name in str(error) for name in options):  # an XLA that has no such option any more
-            return lowered.compile()
+        refused = [name for name in users if name in str(error)]
+        if refused:
+            raise ValueError(f"custom_compile_options: XLA refuses {refused[0]!r}: {error}") from error
+        if any(name in str(error) for name in options):  # an XLA that has no such option any more
+            return lowered.compile(compiler_options=users or None)
         raise
 
 

@@ -1,41 +1,30 @@
-"""Settings from the environment, under PyTorch/XLA's names where it has them; each is read when it is needed."""
+"""Settings, most of them from the environment (`environment.py` describes the variables)."""
 
 from __future__ import annotations
 
 import os
 
-
-def _flag(name: str, default: bool) -> bool:
-    value = os.environ.get(name)
-    return default if value is None else value.strip().lower() not in ("", "0", "false", "off", "no")
+from . import environment
 
 
-def _integer(name: str) -> int | None:
-    value = os.environ.get(name)
-    if not value:
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"the environment variable {name} must be an integer, got {value!r}") from None
+def _switch(name: str) -> bool:
+    """A variable that is read whenever it matters; asked at each step, so the usual answer comes at once."""
+    return environment.value(name) if name in os.environ else environment.default(name)
 
 
 def cpu_devices() -> int | None:
     """`CPU_NUM_DEVICES`: how many xla devices to make on the CPU; None leaves it to jax."""
-    count = _integer("CPU_NUM_DEVICES")
-    if count is not None and count < 1:
-        raise ValueError(f"CPU_NUM_DEVICES must be at least 1, got {count}")
-    return count
+    return environment.value("CPU_NUM_DEVICES")
 
 
 def donation() -> bool:
     """`XLA_ENABLE_PARAM_ALIASING`: whether buffers that die with a step are given to XLA for its outputs."""
-    return _flag("XLA_ENABLE_PARAM_ALIASING", True)
+    return _switch("XLA_ENABLE_PARAM_ALIASING")
 
 
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
-    return _flag("XLA_STRICT_FALLBACK", False) if _strict_fallback is None else _strict_fallback
+    return _switch("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback
 
 
 def set_strict_fallback(strict: bool | None) -> None:
@@ -49,4 +38,36 @@ _strict_fallback: bool | None = None
 
 def eager() -> bool:
     """`XLA_USE_EAGER_DEBUG_MODE`: start in eager mode."""
-    return _flag("XLA_USE_EAGER_DEBUG_MODE", False)
+    return _switch("XLA_USE_EAGER_DEBUG_MODE")
+
+
+def sync_waits() -> bool:
+    """`XLA_SYNC_WAIT`: whether every sync waits until the program has run."""
+    return _switch("XLA_SYNC_WAIT")
+
+
+def op_by_op(reading: bool) -> bool:
+    """`XLA_GET_TENSORS_OPBYOP` (where a value is read) or `XLA_SYNC_TENSORS_OPBYOP`: whether pending operators run one
+    by one."""
+    name = "GET_TENSORS_OPBYOP" if reading else "SYNC_TENSORS_OPBYOP"
+    return _switch(f"XLA_{name}") or _switch(name)
+
+
+def debug_level() -> int:
+    """`PT_XLA_DEBUG_LEVEL`, or 2 under its older name `PT_XLA_DEBUG=1`."""
+    return environment.value("PT_XLA_DEBUG_LEVEL") or (2 if _switch("PT_XLA_DEBUG") else 0)
+
+
+def step_log() -> bool:
+    """`XLA_EMIT_STEPLOG`: whether each step writes a line to standard error."""
+    return _switch("XLA_EMIT_STEPLOG")
+
+
+def dynamo_debug() -> bool:
+    """`XLA_DYNAMO_DEBUG`: whether each graph that Dynamo hands over is printed."""
+    return _switch("XLA_DYNAMO_DEBUG")
+
+
+def hlo_debug() -> bool:
+    """`XLA_HLO_DEBUG`: whether the lines of the program stand in HLO's metadata."""
+    return _switch("XLA_HLO_DEBUG")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import decompose, dtypes, errors, execute, metrics, precision, transfer, xla_devices
+from . import decompose, dtypes, environment, errors, execute, lines, metrics, precision, transfer, xla_devices
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
@@ -140,13 +141,18 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     call = operator.calls.get(tuple(key))
     if call is None:
         call = _new_call(operator, args, kwargs, scan, trace)
+        call.meaning = operator, tuple(key)
         operator.calls[tuple(key)] = call
     device = call.device
     if operator.random:
         scan.ints.append(0 if trace is not None else device.random.draw(1, kwargs.get("generator"))[0])
     node = Node(call, inputs, scan.floats, scan.ints)
-    if call.fallible:
-        node.line = errors.users_line() if trace is None else trace.line
+    if trace is not None:
+        node.line = trace.line
+    elif call.fallible or lines.keep:
+        node.line = errors.users_line()
+        if lines.keep_stacks:
+            node.stack = lines.stack()
     container = call.container
     if container is None:
         handle = Handle(Value(node, 0))
@@ -169,9 +175,17 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         trace.nodes.append(node)
         return result
     metrics.counters[operator.counter] += 1
-    device.pending.append(node)
+    pending = device.pending
     if execute.eager:
+        pending.append(node)
         execute.sync(device)
+        return result
+    if not pending:
+        device.began = errors.users_line()
+        device.began_ns = perf_counter_ns()
+    pending.append(node)
+    if len(pending) == execute.pending_limit:
+        execute.warn_of_length(device)
     return result
 
 
@@ -184,6 +198,12 @@ class _Dynamic:
 
 _DYNAMIC_FLOAT = _Dynamic("float")
 _DYNAMIC_INT = _Dynamic("int")
+
+
+# numbers that XLA can simplify for: constants of the program even where others are inputs of it
+_SPECIAL = not environment.value("XLA_NO_SPECIAL_SCALARS")
+_LOWEST, _HIGHEST = (-2, 2) if _SPECIAL else (0, -1)
+_SPECIAL_FLOATS = (0.0, 1.0, -1.0) if _SPECIAL else ()
 
 
 class _Scan:
@@ -205,12 +225,12 @@ class _Scan:
             self.inputs.append(arg.handle.value)
             return arg.spec
         if kind is int:
-            if self.dynamic and not -2 <= arg <= 2:
+            if self.dynamic and not _LOWEST <= arg <= _HIGHEST:
                 self.ints.append(arg)
                 return _DYNAMIC_INT
             return arg
         if kind is float:
-            if self.dynamic and arg not in (0.0, 1.0, -1.0):
+            if self.dynamic and arg not in _SPECIAL_FLOATS:
                 self.floats.append(arg)
                 return _DYNAMIC_FLOAT
             return arg.hex()  # tells -0.0 from 0.0 and 1.0 from 1, and finds nan again

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import torch
 
-_OURS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, __file__))
+from . import lines
 
 
 def users_line() -> str:
     """The innermost frame outside of torch and this package: `File "x.py", line 3, in f`; empty where there is none, as
     on autograd's threads."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_OURS):
-            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    line = lines.here()
+    return f'File "{line.file}", line {line.number}, in {line.function}' if line is not None else ""
 
 
 def device_mismatch(first: torch.device, second: torch.device) -> str:

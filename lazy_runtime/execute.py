@@ -2,38 +2,86 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from . import checks, compiler, config, dtypes, lower, metrics, numbering
+from . import checks, compiler, config, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
+from .debug import compiling, graph_saver, graphs, output, reports
 from .ir import Node, Value
 from .xla_devices import Device
 
 #: Eager mode: every operator is executed as soon as it is recorded.
 eager = config.eager()
 
+_SYNC_WAITS = config.sync_waits()
+_ONE_BY_ONE = {reading: config.op_by_op(reading) for reading in (False, True)}
+_SAVES_GRAPHS = graph_saver.is_on()
+_NAMES_LINES = config.hlo_debug()
+_REPORTS_EXECUTIONS = output.level() >= 2
+
 #: Called with what is about to cut the pending graph in two (a read, a sync): `experimental.compiling` raises from it
 #: where a graph must stay whole.
 before_cut: Callable[[str], None] | None = None
 
 
-def sync(device: Device, wait: bool = False) -> None:
+#: How many operators may be pending on a device before a warning says where they began. A graph of so many takes XLA
+#: minutes to compile: it is a loop that neither syncs nor reads.
+pending_limit = 100_000
+
+
+def warn_of_length(device: Device) -> None:
+    """Warns of a pending graph that nobody seems to execute."""
+    warnings.warn(
+        f"{len(device.pending)} operators are pending on {device.torch_device}, the first of them recorded at "
+        f"{device.began or 'no known line'}: call lazy_runtime.sync() at the end of each step",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+class _Thread(threading.local):
+    """Attributes:
+    options: of the XLA compiler, for what the calling thread executes.
+    """
+
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+thread = _Thread()
+
+
+def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 
     Tensors that nobody can read any more are not computed, and their buffers are reused for the outputs.
+
+    Args:
+        reading: a value is wanted; nobody asked for a sync.
 
     Raises:
         what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
     """
     device.raise_failures()
+    asked = time.perf_counter_ns()
     with device.lock:
+        if device.pending and not eager:
+            now = time.perf_counter_ns()
+            metrics.record("DeviceLockWait", now - asked)
+            metrics.record("LazyTracing", asked - device.began_ns)
         # the list itself stays: another thread may be about to append to it
         pending = device.pending[:]
         del device.pending[: len(pending)]
         try:
-            if pending:
+            if pending and _ONE_BY_ONE[reading]:
+                for node in op_by_op.nodes(pending):
+                    _run(device, [node])
+            elif pending:
                 _run(device, pending)
         except lower.LoweringError as error:
             # the rest is not lost with it
@@ -47,7 +95,7 @@ def sync(device: Device, wait: bool = False) -> None:
             raise
         while pending:  # newest first: nothing else holds it, so a long chain is not freed by deep recursion
             pending.pop()
-    if wait:
+    if wait or _SYNC_WAITS:
         device.wait()
 
 
@@ -60,7 +108,7 @@ def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.A
     if value.array is None:
         if before_cut is not None:
             before_cut("a value is read")
-        sync(device)
+        sync(device, reading=True)
     array = value.array
     if array is None:
         raise RuntimeError("the tensor has no value: the program that was to compute it failed")
@@ -97,17 +145,29 @@ def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
 
 
 def _run(device: Device, pending: Sequence[Node]) -> None:
-    graph, leaves, live, nodes = numbering.number(device, pending, donate=True)
+    numbered = numbering.number(device, pending, donate=True, options=thread.options)
+    graph, leaves, live, nodes = numbered
     if not nodes:
         return
+    if _SAVES_GRAPHS:
+        graph_saver.save(numbered)
     floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
+    if _NAMES_LINES:
+        lower.thread.scopes = graphs.scopes(nodes)
     executable = compiler.executable(graph, keep_layout=None)
-    lines = {number: nodes[number].line for number in executable.fallible}
+    lower.thread.scopes = ()
+    new = executable.is_new
+    if new:
+        compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))
+    if _REPORTS_EXECUTIONS:
+        reports.execution(graph)
+    users = {number: nodes[number].line for number in executable.fallible}
+    began = time.perf_counter_ns()
     try:
-        results = executable([value.array for value in leaves], floats, ints, lines)  # type: ignore[misc]
+        results = executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
     except jax.errors.JaxRuntimeError as error:
-        found = checks.kernel_error(error, graph, lines)
+        found = checks.kernel_error(error, graph, users)
         if found is None:
             raise
         raise _KernelError(nodes[found.call], found.meaning) from None
@@ -116,6 +176,18 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
         value = handle.value
         value.array = array
         value.channels_last = channels_last
+        if lines.keep:
+            value.line = lines.parse(getattr(value.node, "line", ""))
         value.node = None
-    if eager and lines:
-        device.wait()
+    lifetimes.bound(len(live))
+    if eager:
+        if new:
+            metrics.record("EagerOpCompileTime", executable.compile_ns)
+            metrics.count("EagerOpCompileTime")
+        metrics.record("EagerOpExecuteTime", time.perf_counter_ns() - began)
+        metrics.count("EagerOpExecuteTime")
+        if users:
+            device.wait()
+    else:
+        metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")
+        metrics.record("TensorsGraphSize", len(nodes), metrics.Unit.VALUE)

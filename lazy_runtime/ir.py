@@ -16,9 +16,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import lifetimes
+
 if TYPE_CHECKING:
     import jax
 
+    from .ops.registry import Operator
+    from .lines import Line
     from .spec import TensorSpec
     from .xla_devices import Device
 
@@ -44,17 +48,22 @@ class Call:
         floats, ints: how many scalars the call reads from the graph's inputs.
         random: the last of the ints is a 64-bit random seed.
         fallible: it may fail when it runs (`checks.py`), so its nodes keep the user's line.
+        meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
+            none.
+        digest: of the call, once it was asked for (`disk_key.py`).
     """
 
     __slots__ = (
         "__weakref__",
         "container",
         "device",
+        "digest",
         "evaluate",
         "fallible",
         "floats",
         "inputs",
         "ints",
+        "meaning",
         "name",
         "outputs",
         "random",
@@ -83,6 +92,8 @@ class Call:
         self.ints = ints
         self.random = random
         self.fallible = fallible
+        self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
+        self.digest: bytes | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
@@ -94,7 +105,9 @@ class Value:
     A buffer with `channels_last` holds dimension 1 last (`layout.py`); its array has that shape.
     """
 
-    __slots__ = ("array", "channels_last", "index", "node", "owner", "pinned")
+    __slots__ = ("array", "channels_last", "index", "line", "node", "owner", "pinned")
+
+    line: Line | None  # the user's line that made it, set where it was copied to the device, and where `lines.keep`
 
     def __init__(self, node: Node | None, index: int, array: jax.Array | None = None):
         self.node = node
@@ -112,16 +125,19 @@ class Handle:
 
     def __init__(self, value: Value):
         self.value = value
-        value.owner = weakref.ref(self)
+        value.owner = weakref.ref(self, lifetimes.died)
+        lifetimes.born()
 
 
 class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
-    is the user's that recorded it, set where the call is fallible."""
+    is the user's that recorded it, set where the call is fallible, in traces, and where `lines.keep`; `stack` all of the
+    user's frames, set where `lines.keep_stacks`."""
 
-    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs")
+    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "stack")
 
     line: str
+    stack: list[Line]
 
     def __init__(self, call: Call, inputs: Sequence[Value], floats: Sequence[float], ints: Sequence[int]):
         self.call = call
@@ -144,6 +160,7 @@ class Graph(NamedTuple):
     leaves: tuple[TensorSpec, ...]
     donated: tuple[int, ...]  # leaf numbers
     channels_last: tuple[int, ...] = ()  # numbers of the leaves whose buffers hold dimension 1 last
+    options: tuple[tuple[str, Any], ...] = ()  # of the XLA compiler, for this program alone
 
     @property
     def floats(self) -> int:

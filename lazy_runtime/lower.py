@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from . import checks, dtypes, layout
 from .ir import Call, Graph
@@ -20,6 +24,19 @@ class LoweringError(RuntimeError):
     def __init__(self, call: Call, problem: str):
         super().__init__(f"{call} cannot be lowered to XLA: {problem}")
         self.call = call
+
+
+class _Thread(threading.local):
+    """Attributes:
+    scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
+        metadata; empty for nothing (`XLA_HLO_DEBUG`).
+    """
+
+    scopes: Sequence[str] = ()
+
+
+thread = _Thread()
+_NOTHING = contextlib.nullcontext()
 
 
 def to_function(
@@ -64,6 +81,7 @@ def to_function(
 
 def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
     """Interprets the graph on (traced) arrays or `ChannelsLast` values."""
+    scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
     slots: list[Any] = []
     next_operand = next_float = next_int = 0
     for collector.call, call in enumerate(graph.calls):
@@ -75,7 +93,8 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any, collector: check
         next_float += call.floats
         next_int += call.ints
         try:
-            results = call.evaluate(arrays, call_floats, call_ints)
+            with jax.named_scope(scopes[collector.call]) if scopes else _NOTHING:
+                results = call.evaluate(arrays, call_floats, call_ints)
         except Exception as error:
             raise LoweringError(call, f"{type(error).__name__}: {error}") from error
         _check(call, results)

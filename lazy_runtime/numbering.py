@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from . import config
 from .ir import Graph, Handle, Node, Value
@@ -27,7 +27,13 @@ class Numbered(NamedTuple):
     nodes: list[Node]
 
 
-def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
+def number(
+    device: Device,
+    pending: Sequence[Node],
+    donate: bool,
+    options: tuple[tuple[str, Any], ...] = (),
+    wanted: Collection[Handle] | None = None,
+) -> Numbered:
     """Numbers what the live handles need.
 
     Leaves are numbered as they are met and outputs in the order of recording, so that equal programs give equal
@@ -35,8 +41,10 @@ def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
 
     Args:
         donate: give the buffers of leaves that nobody else can read to XLA.
+        options: of the XLA compiler.
+        wanted: the only handles whose values are outputs; None for all that live.
     """
-    nodes = _needed(pending)
+    nodes = needed_nodes(pending, wanted)
     first_slot: dict[Node, int] = {}
     leaf_slot: dict[int, int] = {}
     leaves: list[Value] = []
@@ -63,25 +71,29 @@ def number(device: Device, pending: Sequence[Node], donate: bool) -> Numbered:
             operands.append(number)
         for owner in node.outputs:
             handle = owner() if owner is not None else None
-            if handle is not None:
+            if handle is not None and (wanted is None or handle in wanted):
                 outputs.append(slot)
                 live.append(handle)
             slot += 1
     donated = _donated(leaves, specs, live) if donate and config.donation() else ()
     channels_last = tuple([number for number, value in enumerate(leaves) if value.channels_last])
     calls = tuple([node.call for node in nodes])
-    graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last)
+    graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options)
     return Numbered(graph, leaves, live, nodes)
 
 
-def _needed(pending: Sequence[Node]) -> list[Node]:
-    """The nodes that live handles depend on, in order, and those that have no results: they are there to raise."""
+def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = None) -> list[Node]:
+    """The nodes that live handles (or only the wanted ones) depend on, in order, and those that have no results: they
+    are there to raise."""
     needed: set[Node] = set()
     for node in reversed(pending):
         if (
             node not in needed
             and node.outputs
-            and not any(owner is not None and owner() is not None for owner in node.outputs)
+            and not any(
+                owner is not None and (handle := owner()) is not None and (wanted is None or handle in wanted)
+                for owner in node.outputs
+            )
         ):
             continue
         needed.add(node)

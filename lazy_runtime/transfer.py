@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import numpy as np
 import torch
 
-from . import dtypes, errors, execute, metrics
+from . import dtypes, errors, execute, lifetimes, lines, metrics
+from .debug import waiting
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array
 from .xla_devices import Device
@@ -25,9 +28,13 @@ def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         raise NotImplementedError(errors.not_dense(kind))
+    if tensor.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     dtypes.check_supported(tensor.dtype, device.platform)
     spec = TensorSpec.like(device, torch.empty_like(tensor, device="meta"))
-    return from_array(upload(tensor, device), spec)
+    copy = from_array(upload(tensor, device), spec)
+    copy.handle.value.line = lines.here()
+    return copy
 
 
 def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
@@ -38,7 +45,8 @@ def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
     with torch.no_grad():
         snapshot = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     metrics.count("TransferToDevice")
-    with dtypes.x64():
+    lifetimes.bound(1)
+    with dtypes.x64(), metrics.timed("TransferToDeviceTime"):
         return jax.device_put(to_numpy(snapshot), device.sharding)
 
 
@@ -49,12 +57,15 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
         what went wrong in an execution before or up to it (`checks.py`).
     """
     spec = tensor.spec
+    began = time.perf_counter_ns()
+    pending = len(spec.device.pending) if tensor.handle.value.array is None else 0
     try:
         host = download(execute.array_of(tensor.handle.value, spec.device))
     except jax.errors.JaxRuntimeError:
         spec.device.wait()  # the execution that failed raises what it means
         raise
     spec.device.raise_failures()
+    waiting.waited(time.perf_counter_ns() - began, pending)
     return host if spec.is_contiguous else _like(spec.meta(), host)
 
 
@@ -79,7 +90,8 @@ def _like(look: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 def download(array: jax.Array) -> torch.Tensor:
     """A fresh, contiguous CPU tensor with the data of a device buffer."""
     metrics.count("TransferFromDevice")
-    return from_numpy(np.asarray(array))
+    with metrics.timed("TransferFromDeviceTime"):
+        return from_numpy(np.asarray(array))
 
 
 def from_numpy(host: np.ndarray) -> torch.Tensor:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import _autoload, config, native
+from . import _autoload, config, environment, forking, native
 from .rng import RandomStream
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Device:
         jax_device: the same for jax.
         sharding: where jax places arrays of this device.
         pending: nodes recorded and not yet executed, in order.
+        began: the user's line that recorded the first of them, in lazy mode.
         lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
             the pending graph belongs to the device, not to a thread.
         random: the stream that random operators on this device draw their seeds from.
@@ -44,6 +45,8 @@ class Device:
         self.sharding = jax.sharding.SingleDeviceSharding(jax_device)
         self.platform: str = jax_device.platform
         self.pending: list[Node] = []
+        self.began = ""
+        self.began_ns = 0  # when that was, by `time.perf_counter_ns`
         self.lock = threading.RLock()
         self.random = RandomStream()
         self._running: deque[Execution] = deque()
@@ -52,7 +55,7 @@ class Device:
         """Notes an execution, so that `wait` can wait for it; those that are done and checked nothing are let go."""
         running = self._running
         while running and not running[0].fallible and running[0].is_done:
-            running.popleft()
+            running.popleft().record_time()
         running.append(execution)
 
     def raise_failures(self) -> None:
@@ -79,13 +82,16 @@ class Device:
 
 def _jax_devices(platform: str | None) -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
     """Jax's devices of a platform. Every use of jax's clients begins here, so that they get `CPU_NUM_DEVICES`."""
+    environment.check()
     count = config.cpu_devices()
     if count is not None:
         # Only before jax has a CPU client; afterwards jax's own count stands (RuntimeError otherwise).
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
     with _starting_workers():
-        return jax.local_devices(backend=platform)
+        found = jax.local_devices(backend=platform)
+    forking.quiet_data_loaders()
+    return found
 
 
 @contextlib.contextmanager
@@ -163,6 +169,11 @@ def start() -> None:
         dispatch.install(backward_in_caller)
         kernels.register()
         _started = True
+
+
+def is_started() -> bool:
+    """Whether xla has been used in this process."""
+    return _started
 
 
 def devices() -> tuple[Device, ...]:

@@ -10,9 +10,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, xla_devices
+from lazy_runtime import compiler, config, xla_devices
+from lazy_runtime.debug import compiling
 
-from . import fx
+from . import fx, origin
 from .device import DeviceRun
 from .host import HostRun
 
@@ -40,6 +41,7 @@ class CompiledGraph:
         self._gm = gm
         self._static = static
         self._visible = visible
+        self._region = origin.region(gm)
         self._device = _device_of(gm, examples)
         self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
         # Dynamo's guards hold all sizes but the symbolic ones. A backward graph may have tensors of symbolic sizes
@@ -75,17 +77,25 @@ class CompiledGraph:
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
         program = fx.trace(self._gm, arguments, device, self._visible)
+        if config.dynamo_debug():
+            origin.show(self._gm, program)
         if device.torch_device.type != "xla":
             # what the user sees has torch's strides anyway; what is saved for the backward graph is free
             saved = frozenset(program.saved(self._visible))
-            return HostRun(program, compiler.executable(program.graph, saved), self._static)
-        executable = compiler.executable(program.graph, keep_layout=None)
+            return HostRun(program, self._executable(program, saved), self._static)
+        executable = self._executable(program, None)
         elsewhere = [
             number
             for number, argument in enumerate(arguments)
             if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
         return DeviceRun(program, executable, frozenset(elsewhere))
+
+    def _executable(self, program: fx.Program, keep_layout: frozenset[int] | None) -> compiler.Executable:
+        executable = compiler.executable(program.graph, keep_layout)
+        if executable.is_new:
+            compiling.ready(executable, origin.origin(self._region, program))
+        return executable
 
 
 def _is_symbolic(example: Any) -> bool:

@@ -55,6 +55,7 @@ class Program(NamedTuple):
         mutations: (argument number, output) pairs: what is written back to arguments after the run.
         seeds: how many random seeds a run draws.
         lines: call number → the user's line, for what may fail when it runs.
+        recorded: for each call, the user's line.
     """
 
     graph: Graph
@@ -63,6 +64,7 @@ class Program(NamedTuple):
     mutations: tuple[tuple[int, Output], ...]
     seeds: int
     lines: dict[int, str]
+    recorded: tuple[str, ...]
 
     def saved(self, visible: int | None) -> set[int]:
         """Numbers of the results that the user does not see, directly or through an argument."""
@@ -102,17 +104,19 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
         outputs.describe(value, node, visible is None or index < visible)
         for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
     )
-    position, constants = recorded.position, recorded.constants
-    leaves = tuple(position[id(value)] if id(value) in position else constants[id(value)] for value in numbered.leaves)
+    leaves = tuple(
+        recorded.position[id(value)] if id(value) in recorded.position else make(Handle(value), spec)  # a constant
+        for value, spec in zip(numbered.leaves, numbered.graph.leaves, strict=True)
+    )
     lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.fallible}
-    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines)
+    recorded_at = tuple(node.line for node in numbered.nodes)
+    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at)
 
 
 class _Recorded(NamedTuple):
     outputs: list[Any]
     output_nodes: list[Any]
     position: dict[int, int]  # id of a placeholder's value → argument number
-    constants: dict[int, XLATensor]  # id of a constant's value → the constant
     mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
     placeholders: list[Any]  # keeps the ids above from being used again
     bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
@@ -128,7 +132,7 @@ def _interpret(
 ) -> _Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, {}, [], {})
+    recorded = _Recorded([], [], {}, {}, [], {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -145,7 +149,6 @@ def _interpret(
             attribute = _attribute(gm, node.target)
             if isinstance(attribute, torch.Tensor):
                 attribute = transfer.to_device(attribute.detach().cpu(), device)
-                recorded.constants[id(attribute.handle.value)] = attribute
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
@@ -243,9 +246,8 @@ class _Outputs:
         if argument is not None:
             itself = node.op == "placeholder"
             return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
-        constant = recorded.constants.get(id(value.handle.value))
-        if constant is not None:
-            return Output(None, None, spec, target, constant, fresh=True)
+        if value.handle.value.array is not None:
+            return Output(None, None, spec, target, value, fresh=True)  # a constant
         result = self._results[id(value.handle)]
         if visible and node is not root and root in recorded.bases:
             base = self.describe(recorded.bases[root], root, visible)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
@@ -32,17 +33,20 @@ class HostRun:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
+        began = time.perf_counter_ns()
         with dtypes.x64():
             arrays: list[Any] = [
                 self._array(leaf, arguments[leaf]) if type(leaf) is int else leaf.handle.value.array  # type: ignore
                 for leaf in program.leaves
             ]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
+        metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         results, execution = self._executable.start(arrays, (), seeds, program.lines)
         metrics.count("ExecuteComputation")
         if execution is not None:
             execution.finish()
         jax.block_until_ready(results)
+        began = time.perf_counter_ns()
         made: dict[int, torch.Tensor] = {}
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
@@ -51,6 +55,7 @@ class HostRun:
             with torch.no_grad():
                 torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]
         arguments.clear()
+        metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
 
     def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:

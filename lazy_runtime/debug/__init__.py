@@ -1,0 +1,42 @@
+"""What the runtime did and why: metrics, compiles and their reasons, unplanned syncs, graphs as text, profiles.
+
+Importing it imports neither jax nor the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .compiling import Compilation
+    from .difference import Recompilation
+    from .waiting import Wait
+
+__all__ = ["compilations", "recompiles", "syncs"]
+
+
+def recompiles() -> list[Recompilation]:
+    """Why programs were compiled again: every compile of this process after the first of its region, oldest first.
+
+    A region is a line of the program that executes what is pending (a sync, a read), or a function that torch.compile
+    has given to `backend="openxla"`.
+    """
+    from . import compiling
+
+    return compiling.recompiles()
+
+
+def syncs() -> list[Wait]:
+    """The lines that made the host wait for the device without a sync (`.item()`, `print`, `if tensor:`), the costliest
+    first."""
+    from . import waiting
+
+    return waiting.waits()
+
+
+def compilations() -> list[Compilation]:
+    """Every compile of this process, oldest first, with what XLA's own analysis says of the program: floating-point
+    operations, bytes accessed, memory."""
+    from . import compiling
+
+    return compiling.compilations()

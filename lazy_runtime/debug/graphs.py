@@ -1,0 +1,249 @@
+"""Graphs as text: PyTorch/XLA's IR, Graphviz, HLO, StableHLO."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from .. import lines
+from ..ir import Node
+from ..spec import TensorSpec
+from .arguments import PRECISION, parts, shown
+
+if TYPE_CHECKING:
+    import jax
+
+    from ..numbering import Numbered
+
+
+def text(tensors: Sequence[torch.Tensor]) -> str:
+    """What these tensors wait for, one line per operator, in PyTorch/XLA's form."""
+    return render(of_tensors(tensors), "text")
+
+
+def dot(tensors: Sequence[torch.Tensor]) -> str:
+    """The same for Graphviz: `dot -Tsvg`."""
+    return render(of_tensors(tensors), "dot")
+
+
+def hlo(tensors: Sequence[torch.Tensor]) -> str:
+    """The same as XLA's HLO text, before XLA's optimizations."""
+    return render(of_tensors(tensors), "hlo")
+
+
+def stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """The same as StableHLO text; by default of everything that is pending on the current device."""
+    return render(of_tensors(tensors), "stablehlo")
+
+
+def stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """The same as StableHLO bytecode, which MLIR's tools read."""
+    stream = io.BytesIO()
+    module: Any = _lowered(of_tensors(tensors)).compiler_ir("stablehlo")
+    module.operation.write_bytecode(stream)
+    return stream.getvalue()
+
+
+def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
+    """The pending graph that these tensors (by default, all that are pending on the current device) wait for.
+
+    Raises:
+        TypeError: one of them is not an xla tensor.
+        ValueError: there are none, or they are on several devices.
+    """
+    from .. import numbering, xla_devices
+    from ..tensor import unwrap
+
+    if tensors is None:
+        device, handles = xla_devices.get(), None
+    else:
+        inner = [unwrap(tensor) for tensor in tensors]
+        devices = {tensor.spec.device for tensor in inner}
+        if len(devices) != 1:
+            raise ValueError(f"expected tensors on one xla device, got {len(inner)} tensors on {len(devices)} devices")
+        (device,) = devices
+        handles = {tensor.handle for tensor in inner}
+    with device.lock:
+        numbered = numbering.number(device, device.pending[:], donate=False, wanted=handles)
+    if handles is None:
+        return numbered
+    ready = [(tensor.handle, tensor.spec) for tensor in inner if tensor.handle.value.node is None]
+    return _with_buffers(numbered, ready)
+
+
+def _with_buffers(numbered: Numbered, ready: Sequence[tuple[Any, TensorSpec]]) -> Numbered:
+    """The graph with tensors that wait for nothing among its leaves and outputs."""
+    leaves, specs = list(numbered.leaves), list(numbered.graph.leaves)
+    outputs, live = list(numbered.graph.outputs), list(numbered.live)
+    for handle, spec in ready:
+        if handle.value not in leaves:
+            leaves.append(handle.value)
+            specs.append(spec)
+        outputs.append(-1 - leaves.index(handle.value))
+        live.append(handle)
+    channels_last = tuple(number for number, value in enumerate(leaves) if value.channels_last)
+    graph = numbered.graph._replace(leaves=tuple(specs), outputs=tuple(outputs), channels_last=channels_last)
+    return numbered._replace(graph=graph, leaves=leaves, live=live)
+
+
+def render(numbered: Numbered, form: str) -> str:
+    """A graph as "text", "dot", "hlo" or "stablehlo"."""
+    return _FORMS[form](numbered)
+
+
+def scopes(nodes: Sequence[Node]) -> list[str]:
+    """For each operator, what its instructions are named after in HLO's metadata: the operator and its stack."""
+    return [
+        f"{node.call.name}[{' < '.join(f'{line.function}({line})' for line in getattr(node, 'stack', ()))}]"
+        for node in nodes
+    ]
+
+
+def _lowered(numbered: Numbered) -> jax.stages.Lowered:
+    from .. import compiler, lower
+
+    lower.thread.scopes = scopes(numbered.nodes) if lines.keep_stacks else ()
+    try:
+        return compiler.lowered(numbered.graph)
+    finally:
+        lower.thread.scopes = ()
+
+
+def _hlo(numbered: Numbered) -> str:
+    return _lowered(numbered).as_text(dialect="hlo", debug_info=lines.keep_stacks)
+
+
+def _stablehlo(numbered: Numbered) -> str:
+    return _lowered(numbered).as_text(dialect="stablehlo", debug_info=lines.keep_stacks)
+
+
+# ---- PyTorch/XLA's IR
+
+
+class _Item(NamedTuple):
+    """A leaf or an operator of a graph.
+
+    Attributes:
+        shapes: of its results.
+        name: of the operator.
+        operands: (number of the item, of its results) pairs.
+        attributes: in order.
+        roots: numbers of the graph's outputs among its results.
+    """
+
+    shapes: list[str]
+    name: str
+    operands: list[tuple[int, int]]
+    attributes: list[str]
+    roots: list[int]
+
+
+def _items(numbered: Numbered) -> list[_Item]:
+    graph = numbered.graph
+    place: dict[int, tuple[int, int]] = {}  # slot → (item, result)
+    items = []
+    for number, (spec, value) in enumerate(zip(graph.leaves, numbered.leaves, strict=True)):
+        place[-1 - number] = len(items), 0
+        attributes = [f"device={_device(spec)}"]
+        line = getattr(value, "line", None)
+        if line is not None:
+            attributes.append(f"location={line.function}@{line}")
+        items.append(_Item([_shape(spec)], "xla::device_data", [], attributes, []))
+    slot = 0
+    operands = iter(graph.operands)
+    for node in numbered.nodes:
+        call = node.call
+        for result in range(len(call.outputs)):
+            place[slot + result] = len(items), result
+        slot += len(call.outputs)
+        inputs = [place[next(operands)] for _ in call.inputs]
+        attributes = _attributes(node)
+        shapes = [_shape(spec) for spec in call.outputs if spec is not None]
+        items.append(_Item(shapes, call.name, inputs, attributes + _location(node), []))
+    for root, output in enumerate(graph.outputs):
+        items[place[output][0]].roots.append(root)
+    return items
+
+
+def _device(spec: TensorSpec) -> str:
+    return f"{spec.device.platform.upper()}:{spec.device.jax_device.id}"
+
+
+def _shape(spec: TensorSpec) -> str:
+    """`f32[2,3]{1,0}`, as XLA writes a shape and its order of dimensions, which is always torch's."""
+    name = str(spec.dtype).removeprefix("torch.")
+    for torch_name, xla_name in _XLA_NAMES.items():
+        if name.startswith(torch_name):
+            name = name.replace(torch_name, xla_name, 1)
+            break
+    order = ",".join(map(str, reversed(range(len(spec.shape)))))
+    return f"{name}[{','.join(map(str, spec.shape))}]" + (f"{{{order}}}" if order else "")
+
+
+_XLA_NAMES = {
+    "float8_": "f8",
+    "bfloat": "bf",
+    "float": "f",
+    "uint": "u",
+    "int": "s",
+    "bool": "pred",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+def _attributes(node: Node) -> list[str]:
+    """The arguments that are no tensors; numbers that are inputs of the program with the values that they have now."""
+    floats, ints = iter(node.floats), list(node.ints)
+    seed = [f"seed={ints.pop()}"] if node.call.random and ints else []
+    inputs = iter(ints)
+    found = []
+    for name, part in parts(node.call).items():
+        kind = getattr(part, "kind", None)
+        if part is None or isinstance(part, TensorSpec) or name == PRECISION:
+            continue
+        value = next(floats) if kind == "float" else next(inputs) if kind == "int" else shown(part)
+        found.append(f"{name}={value}")
+    return found + seed
+
+
+def _location(node: Node) -> list[str]:
+    stack = getattr(node, "stack", None)
+    if stack:
+        return [f"location={' < '.join(f'{line.function}@{line}' for line in stack)}"]
+    line = lines.parse(getattr(node, "line", ""))
+    return [f"location={line.function}@{line}"] if line is not None else []
+
+
+def _text(numbered: Numbered) -> str:
+    rows = ["IR {"]
+    items = _items(numbered)
+    for number, item in enumerate(items):
+        shape = item.shapes[0] if len(item.shapes) == 1 else f"({', '.join(item.shapes)})"
+        operands = ", ".join(
+            f"%{source}.{result}" if len(items[source].shapes) > 1 else f"%{source}" for source, result in item.operands
+        )
+        attributes = item.attributes + [f"ROOT={root}" for root in item.roots]
+        rows.append(f"  %{number} = {shape} {item.name}({operands})" + "".join(f", {each}" for each in attributes))
+    return "\n".join([*rows, "}", ""])
+
+
+def _dot(numbered: Numbered) -> str:
+    rows = ["digraph G {"]
+    items = _items(numbered)
+    for number, item in enumerate(items):
+        parts = [item.name, *item.shapes, *item.attributes, *(f"ROOT={root}" for root in item.roots)]
+        label = r"\n".join(part.replace("\\", r"\\").replace('"', r"\"") for part in parts)
+        rows.append(f'  node{number} [label="{label}"]')
+    for number, item in enumerate(items):
+        several = len(item.operands) > 1
+        for operand, (source, result) in enumerate(item.operands):
+            label = [f"i={operand}"] * several + [f"o={result}"] * (len(items[source].shapes) > 1)
+            rows.append(f"  node{source} -> node{number}" + (f' [label="{",".join(label)}"]' if label else ""))
+    return "\n".join([*rows, "}", ""])
+
+
+_FORMS: dict[str, Callable[[Numbered], str]] = {"text": _text, "dot": _dot, "hlo": _hlo, "stablehlo": _stablehlo}

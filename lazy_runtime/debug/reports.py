@@ -1,0 +1,161 @@
+"""The reports of `PT_XLA_DEBUG_LEVEL`, in PyTorch/XLA's form."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .. import lines, metrics
+from ..ir import Graph
+from ..lines import Line
+from . import output
+
+if TYPE_CHECKING:
+    from ..compiler import Executable
+    from .compiling import Compilation
+
+_RULE = "=" * 80
+_THIN_RULE = "-" * 80
+_FRAMES = 8  # as many as PyTorch/XLA shows
+
+# Files of this package that users call, and what an execution that comes from there is called. The first that is met,
+# from the innermost frame outwards, is the cause.
+_CAUSES = {
+    "distributed/parallel_loader.py": "mark_step in parallel loader at step end",
+    "debug/profiler.py": "mark_step when exiting a profiler StepTrace region",
+    "experimental/compiling.py": "torch_xla.compile",
+    "experimental/eager.py": "switch to or from eager mode",
+    "openxla_backend/compiled.py": "dynamo is compiling a FX graph to HLO",
+    "openxla_backend/device.py": "dynamo is executing a compiled program",
+    "openxla_backend/host.py": "dynamo is executing a compiled program",
+    "core/xla_model.py": "user mark_step",
+    "_api.py": "user mark_step",
+    "fallback.py": "an operator without a lowering runs on the CPU",
+}
+_READ = "most likely user code trying to access tensor value before mark_step"
+
+
+def compilation(found: Compilation, executable: Executable) -> None:
+    """Level 1: a program has been compiled."""
+    graph = executable.graph
+    output.write(_RULE, "Compilation Analysis", _RULE, "Compilation Cause", f"  {cause()}", *_graph_info(graph))
+    output.write(*_frames(), f"Compilation Time: {found.seconds:.3f} s", _THIN_RULE)
+    cost = found.cost
+    if cost is not None:
+        output.write(
+            "Post Compilation Analysis",
+            _RULE,
+            f"Graph input size: {_gigabytes(cost.arguments)}",
+            f"Graph output size: {_gigabytes(cost.outputs)}",
+            f"Aliased Input size: {_gigabytes(cost.aliased)}",
+            f"Intermediate tensor size: {_gigabytes(cost.temporaries)}",
+            f"Compiled program size: {_gigabytes(cost.code)}",
+            f"Floating-point operations: {cost.flops:.4g}",
+            f"Bytes accessed: {_gigabytes(cost.bytes_accessed)}",
+        )
+    output.write(_THIN_RULE, _RULE)
+
+
+def execution(graph: Graph) -> None:
+    """Level 2: a program is about to run."""
+    output.write(_RULE, "Execution Analysis", _RULE, "Execution Cause", f"  {cause()}", *_graph_info(graph))
+    output.write(*_frames(), _THIN_RULE, _RULE)
+
+
+def _graph_info(graph: Graph) -> list[str]:
+    return [
+        "Graph Info: ",
+        f"  Graph Hash: {graph_hash(graph)}",
+        f"  Number of Graph Inputs: {len(graph.leaves)}",
+        f"  Number of Graph Outputs: {len(graph.outputs)}",
+    ]
+
+
+def graph_hash(graph: Graph) -> str:
+    """32 hexadecimal digits that tell graphs apart within this process."""
+    low = hash(graph) & (1 << 64) - 1
+    high = hash((low, len(graph.calls))) & (1 << 64) - 1
+    return f"{high:016x}{low:016x}"
+
+
+def _gigabytes(count: int | float) -> str:
+    return f"{count / 2**30:.6f} GB"
+
+
+def cause() -> str:
+    """Why something is executed or compiled now, in PyTorch/XLA's words."""
+    for file, function in _stack():
+        inside = _inside(file)
+        found = _CAUSES.get(inside or "")
+        if found is not None and not (inside == "debug/profiler.py" and function != "__exit__"):
+            return found
+        if inside is None and not lines.is_ours(file):
+            break  # the user's code asked for a value
+    return _READ
+
+
+def _stack() -> Iterator[tuple[str, str]]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def _inside(file: str) -> str | None:
+    """The name of one of this project's files, without its package where that is `lazy_runtime`."""
+    if not file.startswith(_PACKAGES):
+        return None
+    name = file[len(_PACKAGES) :].replace(os.sep, "/")
+    package, _, rest = name.partition("/")
+    return rest if package == "lazy_runtime" else name if package == "openxla_backend" else None
+
+
+def _frames() -> list[str]:
+    return ["Python Frame Triggered Execution: ", *(f"  {described(line)}" for line in lines.stack()[:_FRAMES])]
+
+
+def described(line: Line) -> str:
+    """`train (train.py:41)`, as PyTorch/XLA writes frames."""
+    return f"{line.function} ({line.file}:{line.number})"
+
+
+# How often something may happen in how many steps before it is worth a word (PyTorch/XLA's metrics_analysis.cpp)
+_PER_STEP = 0.5
+_STEPS = 10
+_LONG = 300e9  # nanoseconds
+
+
+def summary() -> list[str]:
+    """What the metrics say of a whole run: what was done too often, and operators that had no lowering."""
+    counters, measured = metrics.snapshot()
+    steps = counters.get("MarkStep", 0)
+    found = []
+    for name in ("CompileTime", "TransferFromDeviceTime"):
+        total = measured[name].total if name in measured else 0
+        if steps > _STEPS and total / steps > _PER_STEP:
+            found.append(f"{name} too frequent: {total} counts during {steps} steps")
+    longest = (
+        max((value for _, value in measured["CompileTime"].samples), default=0) if "CompileTime" in measured else 0
+    )
+    if longest > _LONG:
+        found.append(f"CompileTime too long: longest instance took {longest / 1e9:.0f} s")
+    operators = [name for name in counters if name.startswith("aten::")]
+    if operators:
+        found.append(f"Op(s) not lowered: {', '.join(operators)}")
+    return found
+
+
+def _at_exit() -> None:
+    found = summary()
+    if found:
+        output.write(*found)
+
+
+if output.level() >= 1:
+    atexit.register(_at_exit)

@@ -1,0 +1,110 @@
+"""Where the host waited for the device without a sync: `.item()`, `print`, `if tensor:`, and their like."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import sys
+import threading
+from types import FrameType
+from typing import NamedTuple
+
+from .. import lines, metrics
+from ..lines import Line
+from . import output
+from .difference import duration
+
+
+class Wait(NamedTuple):
+    """A line that made the host wait.
+
+    Attributes:
+        line: the user's line; None where a thread has none.
+        code: what the line does, as far as it can be told: `loss.item()`.
+        count: how often.
+        seconds: how long in all, from the request to the data on the host.
+        executed: how often it ran what was pending, as a program of its own; else the program was already started.
+        operators: how many operators these programs had in all.
+    """
+
+    line: Line | None
+    code: str
+    count: int
+    seconds: float
+    executed: int
+    operators: int
+
+    def __str__(self) -> str:
+        """`unplanned sync at train.py:52 (loss.item()): waited 12 ms, ran 57 pending operators`."""
+        place = str(self.line) if self.line is not None else "a thread without a line of yours"
+        code = f" ({self.code})" if self.code else ""
+        times = f" in {self.count} times" if self.count > 1 else ""
+        ran = f", ran {self.operators} pending operators" if self.executed else ""
+        return f"unplanned sync at {place}{code}: waited {duration(self.seconds)}{times}{ran}"
+
+
+_lock = threading.Lock()
+_waits: dict[Line | None, Wait] = {}
+
+
+def waited(nanoseconds: int, operators: int) -> None:
+    """Takes note of a read that has just ended.
+
+    Args:
+        nanoseconds: how long it took.
+        operators: how many pending ones it ran.
+    """
+    frame = _users_frame()
+    line = Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
+    seconds, ran = nanoseconds / 1e9, int(operators > 0)
+    with _lock:
+        known = _waits.get(line)
+        if known is not None:
+            _waits[line] = Wait(
+                line,
+                known.code,
+                known.count + 1,
+                known.seconds + seconds,
+                known.executed + ran,
+                known.operators + operators,
+            )
+            return
+        found = _waits[line] = Wait(line, _code(frame), 1, seconds, ran, operators)
+    metrics.count("UnplannedSyncLines")
+    output.say("xla_syncs", str(found))
+
+
+def waits() -> list[Wait]:
+    """See `debug.syncs`."""
+    with _lock:
+        return sorted(_waits.values(), key=lambda wait: -wait.seconds)
+
+
+def clear() -> None:
+    """Forgets every wait: each line is reported once more."""
+    with _lock:
+        _waits.clear()
+
+
+def _users_frame() -> FrameType | None:
+    frame = sys._getframe(1)
+    while frame is not None and lines.is_ours(frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame
+
+
+def _code(frame: FrameType | None) -> str:
+    """The expression that the frame is evaluating, or its line where Python does not say (before 3.11)."""
+    if frame is None:
+        return ""
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(file, number)
+    if hasattr(frame.f_code, "co_positions"):
+        for instruction in dis.get_instructions(frame.f_code):
+            at = instruction.positions
+            if instruction.offset == frame.f_lasti and at is not None and at.lineno == at.end_lineno == number:
+                if "JUMP_IF" in instruction.opname or instruction.opname == "TO_BOOL":
+                    break  # the condition of an `if`: the line says more than the name
+                part = text.encode()[at.col_offset : at.end_col_offset].decode(errors="replace")
+                return part or text.strip()
+    return text.strip()

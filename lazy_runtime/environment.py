@@ -1,0 +1,338 @@
+"""Every environment variable of this package in one table: what it takes, what it does, what it costs.
+
+`docs/environment.md` is made of it (`python -m lazy_runtime.environment > docs/environment.md`). Values are checked
+when they are read, and all of them when xla is first used: one that is not legal is an error that says which ones are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_TRUE = ("1", "true", "on", "yes")
+_FALSE = ("0", "false", "off", "no")
+
+
+class Variable(NamedTuple):
+    """One environment variable.
+
+    Attributes:
+        name: as PyTorch/XLA has it, where it has it.
+        legal: what it takes, for people.
+        parse: the value of a text that is not empty; raises ValueError where it is not legal.
+        default: the value where the variable is unset or empty.
+        read: when it is read: at the process's first use of xla ("start"), or whenever it matters ("use").
+        effect: what it does.
+        cost: what that costs.
+        code: it can change the code of compiled programs, so it is part of every key under which they are kept.
+    """
+
+    name: str
+    legal: str
+    parse: Callable[[str], Any]
+    default: Any
+    read: str
+    effect: str
+    cost: str = "none"
+    code: bool = False
+
+    def value(self) -> Any:
+        """What the environment says now.
+
+        Raises:
+            ValueError: its value is not legal.
+        """
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise ValueError(
+                f"the environment variable {self.name} is {text!r}, which is none of its legal values: {self.legal}"
+            ) from None
+
+
+def _switch(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def _choice(*legal: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in legal:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+def _integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < lowest or (highest is not None and number > highest):
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+_SWITCH = "0, 1, false, true, off, on, no, yes"
+
+
+def _flag(name: str, default: bool, read: str, effect: str, cost: str = "none", code: bool = False) -> Variable:
+    return Variable(name, _SWITCH, _switch, default, read, effect, cost, code)
+
+
+def _text(name: str, legal: str, read: str, effect: str, cost: str = "none") -> Variable:
+    return Variable(name, legal, str, None, read, effect, cost)
+
+
+_STORED = "fewer bits of every number, and so of every result"
+
+TABLE = (
+    _text(
+        "PJRT_DEVICE",
+        "CPU, CUDA, TPU, or another platform that jaxlib knows",
+        "start",
+        "The platform whose devices are `xla:0`, `xla:1`, ...; by default jax's own choice.",
+    ),
+    Variable(
+        "CPU_NUM_DEVICES",
+        "an integer from 1 on",
+        _integer(1),
+        None,
+        "start",
+        "How many xla devices to make on the CPU; by default one.",
+        "the devices share the cores",
+    ),
+    _flag(
+        "XLA_USE_EAGER_DEBUG_MODE",
+        False,
+        "start",
+        "Starts in eager mode (`experimental.eager_mode`): each operator runs when it is called.",
+        "a program per operator instead of one per step",
+    ),
+    _flag(
+        "XLA_ENABLE_PARAM_ALIASING",
+        True,
+        "use",
+        "Buffers that die with a step are given to XLA for its results (donation).",
+        "off: the memory of one more copy of the parameters",
+    ),
+    _flag(
+        "XLA_STRICT_FALLBACK",
+        False,
+        "use",
+        "An operator without a lowering raises instead of calling torch's CPU kernel.",
+    ),
+    _text(
+        "XLA_PERSISTENT_CACHE_PATH",
+        "a directory, or 0",
+        "start",
+        "Where compiled programs are kept for later processes; 0 keeps none. By default `lazy_runtime/xla` in "
+        "`XDG_CACHE_HOME`, or in `~/.cache` (`docs/cache.md`).",
+        "disk space, up to a bound",
+    ),
+    _flag(
+        "XLA_PERSISTENT_CACHE_READ_ONLY",
+        False,
+        "start",
+        "Compiled programs that others have left there are used, and none is kept.",
+    ),
+    Variable(
+        "XLA_PERSISTENT_CACHE_MAX_BYTES",
+        "an integer from 1 on",
+        _integer(1),
+        2 << 30,
+        "start",
+        "How much they may take on disk; those that were not used for the longest time make room.",
+    ),
+    _flag(
+        "XLA_PERSISTENT_CACHE_READ_ONLY", False, "start", "Compiled programs are taken from there, and none is kept."
+    ),
+    Variable(
+        "XLA_PERSISTENT_CACHE_MAX_BYTES",
+        "an integer from 0 on",
+        _integer(0),
+        2 << 30,
+        "start",
+        "How many bytes they may take; the least recently used go first.",
+    ),
+    _flag(
+        "XLA_USE_BF16",
+        False,
+        "start",
+        "float32 tensors are stored and computed as bfloat16 on the device; `dtype` still reads float32.",
+        _STORED,
+        code=True,
+    ),
+    _flag(
+        "XLA_DOWNCAST_BF16",
+        False,
+        "start",
+        "As XLA_USE_BF16, and float64 tensors are stored and computed as float32.",
+        _STORED,
+        code=True,
+    ),
+    _flag(
+        "XLA_USE_32BIT_LONG",
+        False,
+        "start",
+        "int64 tensors are stored and computed as int32 on the device; `dtype` still reads int64.",
+        "numbers beyond 2³¹ wrap around",
+        code=True,
+    ),
+    _flag(
+        "XLA_NO_SPECIAL_SCALARS",
+        False,
+        "start",
+        "0 and ±1 (and ±2 for integers) are inputs of the program like other Python numbers, not constants of it.",
+        "programs that XLA cannot simplify for them",
+    ),
+    _flag(
+        "XLA_SYNC_WAIT",
+        False,
+        "start",
+        "Every sync waits until the program has run.",
+        "the host no longer works ahead of the device",
+    ),
+    Variable(
+        "PT_XLA_DEBUG_LEVEL",
+        "0, 1, 2",
+        _integer(0, 2),
+        0,
+        "start",
+        "1 reports each compile with its cause, why a region compiled again, and each unplanned sync, once per line; 2 "
+        "each execution as well.",
+        "1: 1 to 2 µs per recorded operator, for its line; 2: a stack per execution",
+    ),
+    _flag("PT_XLA_DEBUG", False, "start", "PyTorch/XLA's older name for PT_XLA_DEBUG_LEVEL=2.", "as there"),
+    _text("PT_XLA_DEBUG_FILE", "a file", "use", "Where these reports are appended; by default standard error."),
+    _flag(
+        "XLA_IR_DEBUG",
+        False,
+        "start",
+        "Each recorded operator keeps the Python stack that made it, for graphs as text.",
+        "some 5 µs per recorded operator, and the memory of the stacks",
+    ),
+    _flag(
+        "XLA_HLO_DEBUG",
+        False,
+        "start",
+        "As XLA_IR_DEBUG, and the lines stand in the `op_name` metadata of HLO, StableHLO and profiles.",
+        "as there; a program keeps the lines that it was first compiled with",
+        code=True,
+    ),
+    _text(
+        "XLA_SAVE_TENSORS_FILE",
+        "a file",
+        "start",
+        "Each graph that is executed is appended, with the Python stack that executed it.",
+        "the text of the graph per execution",
+    ),
+    Variable(
+        "XLA_SAVE_TENSORS_FMT",
+        "text, dot, hlo, stablehlo",
+        _choice("text", "dot", "hlo", "stablehlo"),
+        "text",
+        "start",
+        "How graphs are written there.",
+        "hlo and stablehlo lower the graph once more",
+    ),
+    _text(
+        "XLA_METRICS_FILE",
+        "a file",
+        "use",
+        "The metrics report is appended at each step (`sync`, `mark_step`).",
+        "about a millisecond per step",
+    ),
+    _flag(
+        "XLA_GET_TENSORS_OPBYOP",
+        False,
+        "start",
+        "Where a value is read, the pending operators run one by one.",
+        "a program per operator: slow, for finding the operator that fails",
+    ),
+    _flag("GET_TENSORS_OPBYOP", False, "start", "XLA_GET_TENSORS_OPBYOP's older name.", "as there"),
+    _flag(
+        "XLA_SYNC_TENSORS_OPBYOP",
+        False,
+        "start",
+        "At a sync, the pending operators run one by one.",
+        "a program per operator: slow, for finding the operator that fails",
+    ),
+    _flag("SYNC_TENSORS_OPBYOP", False, "start", "XLA_SYNC_TENSORS_OPBYOP's older name.", "as there"),
+    _flag("XLA_EMIT_STEPLOG", False, "use", "Each step (`sync`, `mark_step`) writes a line to standard error."),
+    _flag(
+        "XLA_DYNAMO_DEBUG",
+        False,
+        "use",
+        'Each graph that Dynamo hands to `backend="openxla"` is printed, with the program made of it.',
+        "text per compile",
+    ),
+)
+
+_BY_NAME = {variable.name: variable for variable in TABLE}
+
+
+def value(name: str) -> Any:
+    """What the environment says about a variable of the table now.
+
+    Raises:
+        ValueError: its value is not legal.
+    """
+    return _BY_NAME[name].value()
+
+
+def default(name: str) -> Any:
+    """What a variable of the table means where it is unset."""
+    return _BY_NAME[name].default
+
+
+def check() -> None:
+    """Parses every variable of the table.
+
+    Raises:
+        ValueError: a value is not legal.
+    """
+    for variable in TABLE:
+        variable.value()
+
+
+def code_key() -> tuple[tuple[str, Any], ...]:
+    """The variables that can change compiled code, with their values."""
+    return tuple((variable.name, variable.value()) for variable in TABLE if variable.code)
+
+
+def markdown() -> str:
+    """`docs/environment.md`."""
+    lines = [
+        "# Environment variables",
+        "",
+        "Names and meaning are PyTorch/XLA's where it has them. A value that is not legal is an error at the first use",
+        "of xla; unset and empty mean the default. *Start* variables are read once, at the process's first use of xla;",
+        "*use* variables whenever they matter, so a program may set them in `os.environ` as it runs.",
+        "",
+        "This page is made by `python -m lazy_runtime.environment`.",
+        "",
+        "| variable | values | default | read | effect | cost |",
+        "|---|---|---|---|---|---|",
+    ]
+    for variable in TABLE:
+        default = variable.default
+        shown = "" if default is None else int(default) if isinstance(default, bool) else default
+        legal = "0, 1" if variable.legal == _SWITCH else variable.legal
+        cells = f"`{variable.name}`", legal, str(shown), variable.read, variable.effect, variable.cost
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"A switch (0, 1) also takes {', '.join(_FALSE[1:] + _TRUE[1:])}.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

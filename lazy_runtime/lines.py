@@ -1,0 +1,90 @@
+"""Lines of the user's program: where an operator was recorded, a value read, a program compiled."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import NamedTuple
+
+import torch
+
+from . import config, environment
+
+_OURS = tuple(
+    directory + os.sep
+    for directory in (
+        os.path.dirname(torch.__file__),
+        os.path.dirname(__file__),
+        os.path.join(os.path.dirname(os.path.dirname(__file__)), "openxla_backend"),
+    )
+)
+_ours: dict[str, bool] = {}  # file → whether it is torch's or this package's
+
+#: Whether every recorded operator keeps its line (`PT_XLA_DEBUG_LEVEL`), and its whole stack (`XLA_IR_DEBUG`).
+keep_stacks = environment.value("XLA_IR_DEBUG") or environment.value("XLA_HLO_DEBUG")
+keep = keep_stacks or config.debug_level() > 0
+
+
+class Line(NamedTuple):
+    """A line of the user's program.
+
+    Attributes:
+        file: its full name.
+        number: from 1.
+        function: the function that it stands in.
+    """
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        """`train.py:41`, relative to the working directory where the file is below it."""
+        return f"{short(self.file)}:{self.number}"
+
+
+def short(file: str) -> str:
+    """The file's name as people write it."""
+    inside = file.startswith(os.getcwd() + os.sep)
+    return os.path.relpath(file) if inside else os.path.basename(file)
+
+
+def is_ours(file: str) -> bool:
+    """Whether code of this file is torch's or this package's, which users do not look for in reports."""
+    found = _ours.get(file)
+    if found is None:
+        found = _ours[file] = file.startswith((*_OURS, "<frozen "))  # runpy, which runs scripts
+    return found
+
+
+def here() -> Line | None:
+    """The innermost frame outside of torch and this package; None where there is none, as on autograd's threads."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_ours(code.co_filename):
+            return Line(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def stack() -> list[Line]:
+    """The frames outside of torch and this package, innermost first."""
+    found = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_ours(code.co_filename):
+            found.append(Line(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def parse(text: str) -> Line | None:
+    """The line that `errors.users_line` wrote."""
+    found = _LINE.match(text)
+    return Line(found["file"], int(found["number"]), found["function"]) if found else None
+
+
+_LINE = re.compile(r'File "(?P<file>[^"]*)", line (?P<number>\d+), in (?P<function>[^:]*)')

@@ -1,0 +1,60 @@
+"""Where a compiled graph comes from, for reports of compiles (`lazy_runtime.debug`)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch._guards import CompileContext
+
+from lazy_runtime import lines
+from lazy_runtime.debug.compiling import Origin
+
+if TYPE_CHECKING:
+    from .fx import Program
+
+
+class Region(NamedTuple):
+    """A function that Dynamo compiles, once for each set of its guards.
+
+    Attributes:
+        key: Dynamo's number of it, and whether it is its backward graph.
+        name: `train.py:41`, the line of its first operator.
+    """
+
+    key: tuple[int, bool]
+    name: str
+
+
+def region(gm: torch.fx.GraphModule) -> Region:
+    """The function that is being compiled into this graph; called while Dynamo compiles it."""
+    compile_id = CompileContext.current_compile_id()
+    number = getattr(compile_id, "frame_id", None)
+    backward = any(str(node.target).startswith("tangents") for node in gm.graph.find_nodes(op="placeholder"))
+    line = next((found for node in gm.graph.nodes if (found := _outermost(node)) is not None), None)
+    name = str(line) if line is not None else "a compiled function"
+    return Region(
+        (id(gm) if number is None else number, backward), f"the backward pass of {name}" if backward else name
+    )
+
+
+def origin(found: Region, program: Program) -> Origin:
+    """What `debug.compiling.ready` wants to know of a program."""
+    recorded = [lines.parse(line) for line in program.recorded]
+    return Origin("openxla", found.key, found.name, recorded, [None] * len(program.graph.leaves))
+
+
+def show(gm: torch.fx.GraphModule, program: Program) -> None:
+    """`XLA_DYNAMO_DEBUG`: what Dynamo has handed over, and what was made of it."""
+    text = gm.print_readable(print_output=False)
+    print(f"Graph from Dynamo and AOTAutograd:\n{text}\nProgram:\n{program.graph}\n", file=sys.stderr, flush=True)
+
+
+def _outermost(node: torch.fx.Node) -> lines.Line | None:
+    """The line of the compiled function itself, of those that Dynamo keeps for an operator."""
+    for text in (node.meta.get("stack_trace") or "").splitlines():
+        line = lines.parse(text.strip())
+        if line is not None:
+            return line
+    return None
