@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import torch
 
-from . import checks, native
+from . import checks, dtypes, native
 from .layout import ChannelsLast
 
 # in the order of c10::MemoryFormat's numbers
@@ -43,6 +43,8 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     """
     arrays: list[Any] = []
     encoded = [_encode(argument, arrays) for argument in arguments]
+    if dtypes.is_narrowing() and any(array.dtype == np.int32 for array in arrays):
+        raise TypeError(f"{name} takes indices of 64 bits")  # and gets them: `lower` tries again with torch's dtypes
     text = "|".join([name, "".join(map(_kind, results)), *encoded])
     wanted = [_buffer(like) for like in results if like is not None]
     made = iter(

@@ -8,10 +8,11 @@ names the operator and the user's line.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -22,6 +23,11 @@ from . import metrics
 
 if TYPE_CHECKING:
     from .ir import Graph
+
+
+#: A call may be a whole graph (`Call.nested`). Call m of the graph that is call n of a program has the number
+#: n + ((m + 1) << NESTED) in checks and errors.
+NESTED = 20
 
 
 class Check(NamedTuple):
@@ -52,10 +58,21 @@ class Collector:
     def __exit__(self, *exception: object) -> None:
         _thread.collector = self._outer
 
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[Callable[[int], int]]:
+        """While the graph behind the current call is lowered: makes the numbers of its calls."""
+        outer = self.call
+        yield lambda number: outer + ((number + 1) << NESTED)
+        self.call = outer
+
     def add(self, ok: Any, error: Callable[[int], Exception], value: Any) -> None:
         self.checks.append(Check(self.call, error))
         self._failed.append(jnp.logical_not(ok))
         self._values.append(jnp.asarray(value, jnp.int64))
+
+    def forget(self, known: int) -> None:
+        """Drops all checks but the first `known`: the lowering that made them was given up."""
+        del self.checks[known:], self._failed[known:], self._values[known:]
 
     def flag(self) -> Any:
         """int64[2]: number of the first check that failed, or -1, and the value that it checked."""
@@ -69,6 +86,12 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def current() -> Collector:
+    """The collector of the program that the calling thread traces."""
+    assert _thread.collector is not None
+    return _thread.collector
 
 
 def current_call() -> int:
@@ -160,7 +183,7 @@ class KernelError(NamedTuple):
     """An error of a kernel that a program called.
 
     Attributes:
-        call: number of the call.
+        call: number of the call in the program.
         meaning: the exception that torch's kernel raised.
     """
 
@@ -175,10 +198,13 @@ def kernel_error(error: Exception, graph: Graph, lines: Mapping[int, str] | None
         return None
     call = int(found["call"])
     kind = _KINDS.get(found["kind"], RuntimeError)
-    return KernelError(call, _located(kind(found["message"]), call, graph, lines or {}))
+    return KernelError(call & ((1 << NESTED) - 1), _located(kind(found["message"]), call, graph, lines or {}))
 
 
 def _located(error: Exception, call: int, graph: Graph, lines: Mapping[int, str]) -> Exception:
+    nested = graph.calls[call & ((1 << NESTED) - 1)].nested
+    if nested is not None:
+        call, graph, lines = (call >> NESTED) - 1, nested.graph, nested.lines
     name = graph.calls[call].name
     line = lines.get(call)
     error.args = (f"{error}\n  {name}, called at {line}" if line else f"{error}\n  {name}",)

@@ -6,12 +6,17 @@ under jax's global flag, which belongs to the user.
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+
+from . import environment
 
 _TORCH_TO_JAX: dict[torch.dtype, Any] = {
     torch.bool: jnp.bool_,
@@ -47,12 +52,57 @@ def x64():
     return jax.enable_x64(True)
 
 
+def _narrowed() -> dict[torch.dtype, np.dtype]:
+    """What xla devices store in place of a dtype, as the environment has it."""
+    found: dict[torch.dtype, np.dtype] = {}
+    if environment.value("XLA_USE_BF16") or environment.value("XLA_DOWNCAST_BF16"):
+        found[torch.float32] = np.dtype(jnp.bfloat16)
+    if environment.value("XLA_DOWNCAST_BF16"):
+        found[torch.float64] = np.dtype(np.float32)
+    if environment.value("XLA_USE_32BIT_LONG"):
+        found[torch.int64] = np.dtype(np.int32)
+    return found
+
+
+#: torch dtype → what xla devices store in its place (`XLA_USE_BF16` and its like); usually empty.
+NARROWED = _narrowed()
+
+
+class _Thread(threading.local):
+    narrowing = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def narrowing(on: bool) -> Iterator[None]:
+    """Within the block `to_numpy` gives what xla devices store (`NARROWED`), in this thread; or not."""
+    outer, _thread.narrowing = _thread.narrowing, on and bool(NARROWED)
+    try:
+        yield
+    finally:
+        _thread.narrowing = outer
+
+
+def is_narrowing() -> bool:
+    """Whether a program is being lowered whose arrays have fewer bits than torch says."""
+    return _thread.narrowing
+
+
+def stored(dtype: torch.dtype) -> np.dtype:
+    """What xla devices store for a torch dtype: see `to_numpy`."""
+    return NARROWED.get(dtype) or to_numpy(dtype)
+
+
 def to_numpy(dtype: torch.dtype) -> np.dtype:
-    """The numpy (and jax) dtype of a torch dtype.
+    """The numpy (and jax) dtype of a torch dtype; while a program for an xla device is lowered, the one that it stores.
 
     Raises:
         TypeError: the dtype (quantized, sub-byte) does not exist in XLA.
     """
+    if NARROWED and _thread.narrowing and dtype in NARROWED:
+        return NARROWED[dtype]
     try:
         return _TO_NUMPY[dtype]
     except KeyError:

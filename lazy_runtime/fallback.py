@@ -71,6 +71,8 @@ def _can_pass(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 @functools.cache
 def _operator(func: torch._ops.OpOverload) -> Operator:
     def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if dtypes.is_narrowing():  # `lower` then gives what torch's kernels expect
+            raise TypeError(f"{func.name()} runs on torch's own dtypes")
         arguments = logical(_all_arguments(func, args, kwargs))
         results = [
             None if spec is None else jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from . import checks, dtypes, layout
-from .ir import Call, Graph
+from .ir import Call, Graph, Nested
+from .spec import TensorSpec
 
 
 class LoweringError(RuntimeError):
@@ -54,9 +56,13 @@ def to_function(
         physical: receives, when jax traces the function, the numbers of those that are.
         checked: receives what the program checks.
     """
-    taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
 
     def function(*arguments: Any) -> list[Any]:
+        with dtypes.narrowing(graph.device.narrows):
+            return run(arguments)
+
+    def run(arguments: Sequence[Any]) -> list[Any]:
+        taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
         leaves: list[Any] = list(arguments[: len(graph.leaves)])
         for number in graph.channels_last:
             leaves[number] = layout.ChannelsLast(leaves[number])
@@ -79,12 +85,24 @@ def to_function(
     return function
 
 
-def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
-    """Interprets the graph on (traced) arrays or `ChannelsLast` values."""
+def evaluate(
+    graph: Graph,
+    leaves: Any,
+    floats: Any,
+    ints: Any,
+    collector: checks.Collector,
+    number_of: Callable[[int], int] | None = None,
+) -> list[Any]:
+    """Interprets the graph on (traced) arrays or `ChannelsLast` values.
+
+    Args:
+        number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
+    """
     scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
     slots: list[Any] = []
     next_operand = next_float = next_int = 0
-    for collector.call, call in enumerate(graph.calls):
+    for number, call in enumerate(graph.calls):
+        collector.call = number if number_of is None else number_of(number)
         operands = graph.operands[next_operand : next_operand + len(call.inputs)]
         next_operand += len(call.inputs)
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
@@ -93,13 +111,70 @@ def evaluate(graph: Graph, leaves: Any, floats: Any, ints: Any, collector: check
         next_float += call.floats
         next_int += call.ints
         try:
-            with jax.named_scope(scopes[collector.call]) if scopes else _NOTHING:
-                results = call.evaluate(arrays, call_floats, call_ints)
+            with jax.named_scope(scopes[number]) if scopes else _NOTHING:
+                if dtypes.is_narrowing():
+                    results = _narrow(call, arrays, call_floats, call_ints, collector)
+                else:
+                    results = call.evaluate(arrays, call_floats, call_ints)
         except Exception as error:
             raise LoweringError(call, f"{type(error).__name__}: {error}") from error
         _check(call, results)
         slots.extend(results)
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
+
+
+def nested_call(name: str, graph: Graph, lines: Mapping[int, str]) -> Call:
+    """A graph as one call of other graphs: its leaves are the inputs, its outputs the results.
+
+    Args:
+        name: for people.
+        lines: call number → the user's line, for what is fallible in the graph.
+    """
+
+    def evaluate_graph(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> list[Any]:
+        collector = checks.current()
+        with collector.nested() as number_of:
+            return evaluate(graph, arrays, floats, ints, collector, number_of)
+
+    call = Call(
+        name,
+        graph.device,
+        evaluate_graph,
+        graph.leaves,
+        tuple(graph.output_specs()),
+        floats=graph.floats,
+        ints=graph.ints,
+        fallible=any(call.fallible for call in graph.calls),
+    )
+    call.nested = Nested(graph, lines)
+    return call
+
+
+def _narrow(call: Call, arrays: Sequence[Any], floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
+    """Lowers a call on arrays that have fewer bits than torch says, as their dtypes are; where its lowering cannot do
+    that, on arrays of torch's dtypes."""
+    known = len(collector.checks)
+    try:
+        if _WIDE.match(call.name):
+            raise TypeError(call.name)
+        results = call.evaluate(arrays, floats, ints)
+    except Exception:
+        collector.forget(known)
+        with dtypes.narrowing(False):
+            wide = [_cast(array, spec) for array, spec in zip(arrays, call.inputs, strict=True)]
+            results = call.evaluate(wide, floats, ints)
+    return [result if spec is None else _cast(result, spec) for result, spec in zip(results, call.outputs, strict=True)]
+
+
+# LAPACK and XLA's FFT have no 16-bit types, which shows only after the lowering
+_WIDE = re.compile(r"aten::(_?linalg|_?cholesky|_?fft|_?lu|lu|geqrf|orgqr|ormqr|triangular_solve|matrix_exp)")
+
+
+def _cast(x: Any, spec: TensorSpec) -> Any:
+    dtype = dtypes.to_numpy(spec.dtype)
+    if isinstance(x, layout.ChannelsLast):
+        return layout.ChannelsLast(x.physical.astype(dtype))
+    return x.astype(dtype)
 
 
 def _check(call: Call, results: Any) -> None:

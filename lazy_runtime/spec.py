@@ -79,7 +79,8 @@ class TensorSpec:
         import jax
 
         shape = (self.shape[0], *self.shape[2:], self.shape[1]) if channels_last else self.shape
-        return jax.ShapeDtypeStruct(shape, dtypes.to_numpy(self.dtype), sharding=self.device.sharding)
+        dtype = dtypes.stored(self.dtype) if self.device.narrows else dtypes.to_numpy(self.dtype)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.device.sharding)
 
     @property
     def numel(self) -> int:

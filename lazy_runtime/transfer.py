@@ -47,7 +47,10 @@ def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
     metrics.count("TransferToDevice")
     lifetimes.bound(1)
     with dtypes.x64(), metrics.timed("TransferToDeviceTime"):
-        return jax.device_put(to_numpy(snapshot), device.sharding)
+        host = to_numpy(snapshot)
+        if device.narrows and tensor.dtype in dtypes.NARROWED:
+            host = host.astype(dtypes.NARROWED[tensor.dtype])
+        return jax.device_put(host, device.sharding)
 
 
 def to_host(tensor: XLATensor) -> torch.Tensor:
@@ -64,6 +67,8 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
     except jax.errors.JaxRuntimeError:
         spec.device.wait()  # the execution that failed raises what it means
         raise
+    if host.dtype != spec.dtype:  # the device has fewer bits (`dtypes.NARROWED`)
+        host = host.to(spec.dtype)
     spec.device.raise_failures()
     waiting.waited(time.perf_counter_ns() - began, pending)
     return host if spec.is_contiguous else _like(spec.meta(), host)

@@ -37,6 +37,8 @@ class Device:
         lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
             the pending graph belongs to the device, not to a thread.
         random: the stream that random operators on this device draw their seeds from.
+        narrows: its buffers may have fewer bits than torch's dtypes say (`XLA_USE_BF16`); the memory of plain tensors
+            never has.
     """
 
     def __init__(self, torch_device: torch.device, jax_device: jax.Device):  # pyright: ignore[reportInvalidTypeForm]
@@ -44,9 +46,11 @@ class Device:
         self.jax_device = jax_device
         self.sharding = jax.sharding.SingleDeviceSharding(jax_device)
         self.platform: str = jax_device.platform
+        self.narrows = torch_device.type == "xla"
         self.pending: list[Node] = []
         self.began = ""
         self.began_ns = 0  # when that was, by `time.perf_counter_ns`
+        self.deferred = False  # compiled calls are pending, which are to be executed at the end of the training step
         self.lock = threading.RLock()
         self.random = RandomStream()
         self._running: deque[Execution] = deque()
