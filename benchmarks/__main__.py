@@ -19,11 +19,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 1 if a row failed."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command == "coldstart":
+        from . import coldstart, environment
+
+        print(report.machine(environment.collect()))
+        size = options.batch_size, options.image_size
+        print(f"\n{coldstart.table(coldstart.starts(options.repeat, *size), *size)}")
+        return 0
     if options.command == "hosttime":
         from . import environment, hosttime
 
         print(report.machine(environment.collect()))
         print(f"\n{hosttime.table(hosttime.host_times(options.repeat), hosttime.add_time())}")
+        return 0
+    if options.command == "eager":
+        from . import eager, environment
+
+        print(report.machine(environment.collect()))
+        for model in options.models:
+            print(f"\n{eager.table(model, *eager.rates(model, options.steps))}")
         return 0
     from . import run
 
@@ -98,7 +112,24 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser("table", help="print the tables of a result file")
     table.add_argument("file", type=Path, metavar="FILE", help="JSON lines from `run --output`")
 
+    cold = commands.add_parser(
+        "coldstart", help="first result of resnet50 in a new process, cache on disk empty and full"
+    )
+    cold.add_argument("--repeat", type=_positive, default=3, metavar="N", help="processes of each kind (default 3)")
+    cold.add_argument("--batch-size", type=_positive, default=4, metavar="N", help="default 4")
+    cold.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
+
     host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
+    eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
+    eager_models = ("decoder-only", "resnet50")
+    eager.add_argument(
+        "--models",
+        type=_names("model", eager_models),
+        default=list(eager_models),
+        metavar="A,B",
+        help=_all(eager_models),
+    )
+    eager.add_argument("--steps", type=_positive, default=100, metavar="N", help="of each mode (default 100)")
     host.add_argument("--repeat", type=_positive, default=300, metavar="N", help="calls of each kind (default 300)")
     return parser
 
