@@ -31,6 +31,7 @@ def load() -> None:
     try:
         claim_backend_name()
         from . import device_module, native
+        from .debug import output
 
         _library = torch.library.Library("aten", "IMPL")
         try:
@@ -41,6 +42,7 @@ def load() -> None:
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
+        output.register()  # torch reads TORCH_LOGS next
         torch.serialization.register_package(9, _location_tag, _restore)  # before the CPU's, 10
     except Exception as error:  # a torch that we do not know: say so later, not here
         sys.stderr.write(f"lazy_runtime could not set up the xla device: {type(error).__name__}: {error}\n")

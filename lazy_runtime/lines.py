@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from . import config, environment
+from . import environment
+from .debug import output
 
 _OURS = tuple(
     directory + os.sep
@@ -23,7 +24,7 @@ _ours: dict[str, bool] = {}  # file → whether it is torch's or this package's
 
 #: Whether every recorded operator keeps its line (`PT_XLA_DEBUG_LEVEL`), and its whole stack (`XLA_IR_DEBUG`).
 keep_stacks = environment.value("XLA_IR_DEBUG") or environment.value("XLA_HLO_DEBUG")
-keep = keep_stacks or config.debug_level() > 0
+keep = keep_stacks or output.level() > 0 or output.is_logged("xla_recompiles")
 
 
 class Line(NamedTuple):

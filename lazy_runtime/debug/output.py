@@ -46,6 +46,11 @@ def say(artifact: str, line: str) -> None:
         write(line)
 
 
+def is_logged(artifact: str) -> bool:
+    """Whether `TORCH_LOGS` asks for it."""
+    return _logger(artifact).isEnabledFor(logging.DEBUG)
+
+
 @functools.cache
 def _logger(artifact: str) -> logging.Logger:
     register()
@@ -54,6 +59,8 @@ def _logger(artifact: str) -> logging.Logger:
 
 def register() -> None:
     """Makes the names known to `TORCH_LOGS`; before torch reads it, so from `import torch` on. Idempotent."""
+    if "xla" not in torch_logging.log_registry.log_alias_to_log_qnames:
+        torch_logging.register_log("xla", __name__)  # what has the handlers that artifacts' records go to
     for name, description in _ARTIFACTS.items():
         if name not in torch_logging.log_registry.artifact_names:
             torch_logging.register_artifact(name, description, visible=True)

@@ -1,0 +1,21 @@
+"""What the tests of reports share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lazy_runtime import compiler
+from lazy_runtime.debug import compiling, waiting
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """No compile and no wait is known."""
+    compiler.clear()
+    compiling.clear()
+    waiting.clear()
+    yield
+    compiling.clear()
+    waiting.clear()

@@ -1,0 +1,141 @@
+import math
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import debug, metrics
+from lazy_runtime.debug import metrics as met
+
+
+def here():
+    return f"{__file__.rsplit('/', 1)[-1]}:"
+
+
+def reasons():
+    return [found.reason for found in debug.recompiles()]
+
+
+def test_another_batch_size_is_named_with_its_line_and_advice():
+    weight = torch.rand(8, 8).to("xla")
+    for size in (64, 64, 37):
+        x = torch.rand(size, 8).to("xla")  # the line that the reason names
+        (x @ weight).relu()  # nobody keeps it
+        y = (x @ weight).relu()
+        lazy_runtime.sync()
+    (found,) = debug.recompiles()
+    assert found.reason == "input 0 was f32[64,8], is f32[37,8]"
+    assert (found.cause, found.number, found.backend) == ("input_shape", 2, "lazy")
+    assert str(found.line).endswith(f"{here()}{found.line.number}")
+    with open(__file__) as file:
+        assert "the line that the reason names" in file.read().splitlines()[found.line.number - 1]
+    assert "pad it to 64" in found.advice
+    assert found.seconds > 0
+    assert str(found).startswith(f"compile #2 of {found.region} (")
+    assert metrics.value("Recompile::input_shape") == 1
+    assert y.shape == (37, 8)
+
+
+def test_other_changes_are_told_apart():
+    x = torch.rand(8).to("xla")
+
+    def run(change):
+        y = x * 2.5
+        if change == "operators":
+            y = y.cos()
+        z = (x.double() if change == "input_dtype" else x) + 1
+        w = y.sum(0 if change == "argument" else (), keepdim=change == "argument")
+        v = z.clamp(min=1.0 if change == "argument" else 0.0)
+        if change == "outputs":
+            del v
+        lazy_runtime.sync()
+
+    for change in ("", "operators", "outputs", "argument"):
+        run(change)
+    by_number = {found.number: found for found in debug.recompiles()}
+    assert by_number[2].cause == "operators"
+    assert by_number[2].reason == "aten::cos was added"
+    assert by_number[3].cause in ("operators", "outputs")
+    assert by_number[4].cause == "argument"
+
+
+def test_a_constant_argument_is_named_with_both_values():
+    x = torch.rand(8, 8).to("xla")
+    for dim in (0, 1):
+        y = x.softmax(dim)
+        lazy_runtime.sync()
+    assert y.shape == x.shape
+    (found,) = debug.recompiles()
+    assert found.cause == "argument"
+    assert found.reason == "argument dim of aten::_softmax was 0, is 1"
+
+
+def test_results_that_are_kept():
+    x = torch.rand(8).to("xla")
+    for keep in (True, False):
+        y = x.cos()
+        z = y.sin()
+        if not keep:
+            del y
+        lazy_runtime.sync()
+    assert z.shape == x.shape
+    assert reasons() == ["the result of aten::cos is kept by no tensor any more"]
+
+
+def test_each_line_is_a_region():
+    x = torch.rand(8).to("xla")
+    y = x.cos()
+    lazy_runtime.sync()
+    z = x.sin()
+    lazy_runtime.sync()
+    assert debug.recompiles() == []
+    assert [found.number for found in debug.compilations()] == [1, 1]
+    assert y.shape == z.shape
+
+
+def test_compiled_functions_are_regions():
+    @torch.compile(backend="openxla", dynamic=False)
+    def function(x, w):
+        y = x @ w
+        return torch.relu(y)
+
+    for size in (4, 3):
+        function(torch.rand(size, 5), torch.rand(5, 5))
+    (found,) = debug.recompiles()
+    assert found.backend == "openxla"
+    assert found.reason == "input 0 was f32[4,5], is f32[3,5]"
+    assert found.region.startswith(f"tests/lazy_runtime/debug/{here()}") or found.region.startswith(here())
+
+
+@pytest.mark.parametrize("backend", ["lazy", "openxla"])
+def test_costs_are_xlas(backend):
+    a, b = torch.rand(16, 32), torch.rand(32, 8)
+    if backend == "lazy":
+        a, b = a.to("xla"), b.to("xla")
+        product = a @ b
+        lazy_runtime.sync()
+    else:
+        product = torch.compile(torch.matmul, backend="openxla")(a, b)
+    (found,) = debug.compilations()
+    assert found.backend == backend
+    assert found.cost.flops >= 2 * 16 * 32 * 8
+    assert found.cost.flops < 2.1 * 16 * 32 * 8
+    assert found.cost.bytes_accessed >= 4 * (16 * 32 + 32 * 8 + 16 * 8)
+    assert found.cost.arguments == 4 * (16 * 32 + 32 * 8)
+    assert found.cost.peak >= found.cost.arguments + product.numel() * 4
+    assert "of device memory" in repr(found)
+    assert met.metric_data("CompiledFlops")[1] == found.cost.flops
+    assert met.metric_data("CompiledPeakMemory")[1] == found.cost.peak
+
+
+def test_a_cost_outlives_its_program():
+    from lazy_runtime import compiler
+
+    y = torch.rand(4).to("xla").cos()
+    lazy_runtime.sync()
+    (found,) = debug.compilations()
+    cost = found.cost
+    compiler.clear()
+    assert found.cost is cost
+    assert math.isfinite(cost.flops)
+    assert y.shape == (4,)

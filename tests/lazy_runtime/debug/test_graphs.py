@@ -1,0 +1,88 @@
+import re
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.debug import graph_saver, graphs
+
+
+def make():
+    weight, x = torch.rand(8, 8).to("xla"), torch.rand(4, 8).to("xla")
+    y = (x @ weight) * 3.5 + 1
+    return torch.max(y, 1)[0].sum(), weight
+
+
+def test_text_is_pytorch_xlas_ir():
+    result, weight = make()
+    text = graphs.text([result, weight])
+    assert [re.sub(r", location=[^,]*", "", line) for line in text.splitlines()] == [
+        "IR {",
+        "  %0 = f32[4,8]{1,0} xla::device_data(), device=CPU:0",
+        "  %1 = f32[8,8]{1,0} xla::device_data(), device=CPU:0, ROOT=1",
+        "  %2 = f32[4,8]{1,0} aten::mm(%0, %1)",
+        "  %3 = f32[4,8]{1,0} aten::mul.Tensor(%2), other=3.5",
+        "  %4 = f32[4,8]{1,0} aten::add.Tensor(%3), other=1",
+        "  %5 = (f32[4]{0}, s64[4]{0}) aten::max.dim(%4), dim=1",
+        "  %6 = f32[] aten::sum(%5.0), ROOT=0",
+        "}",
+    ]
+    assert metrics.value("ExecuteComputation") == 0
+
+
+def test_only_what_the_tensors_wait_for_is_shown():
+    x = torch.rand(4).to("xla")
+    wanted, other = x.cos(), x.sin()
+    assert "sin" not in graphs.text([wanted])
+    assert "cos" in graphs.stablehlo()
+    assert "sin" in graphs.stablehlo()  # everything
+    assert other.shape == (4,)
+
+
+_STATEMENT = re.compile(r'  node\d+( -> node\d+)?( \[label="(?:[^"\\]|\\.)*"\])?')  # of the dot language
+
+
+def test_dot_is_a_graph_of_the_same_parts():
+    result, weight = make()
+    first, *statements, last = graphs.dot([result, weight]).splitlines()
+    assert (first, last) == ("digraph G {", "}")
+    assert all(_STATEMENT.fullmatch(line) for line in statements)
+    edges = [line for line in statements if "->" in line]
+    assert len(statements) - len(edges) == 7
+    assert '  node1 -> node2 [label="i=1"]' in edges
+    assert '  node5 -> node6 [label="o=0"]' in edges
+
+
+def test_hlo_and_stablehlo_are_xlas_own():
+    result, _ = make()
+    assert graphs.hlo([result]).startswith("HloModule")
+    assert "stablehlo.dot_general" in graphs.stablehlo([result])
+    bytecode = graphs.stablehlo_bytecode([result])
+    assert bytecode[:4] == b"ML\xefR"  # MLIR's magic number
+
+
+def test_a_tensor_with_data_is_a_leaf_and_a_result():
+    x = torch.rand(4).to("xla") + 1
+    lazy_runtime.sync()
+    text = graphs.text([x])
+    assert text.startswith("IR {\n  %0 = f32[4]{0} xla::device_data()")
+    assert text.endswith("ROOT=0\n}\n")
+    assert graphs.hlo([x]).startswith("HloModule")
+
+
+def test_tensors_of_no_or_another_device_are_refused():
+    with pytest.raises(ValueError, match="expected tensors on one xla device, got 0"):
+        graphs.text([])
+    with pytest.raises(TypeError, match="expected a tensor on an xla device, got one on cpu"):
+        graphs.text([torch.rand(3)])
+
+
+def test_graphs_are_appended_to_a_file(tmp_path):
+    path = tmp_path / "graphs.txt"
+    result, _ = make()
+    for name in ("first", "second"):
+        graph_saver.save_tensors_graph(str(path), name, [result])
+    text = path.read_text()
+    assert text.count("## BEGIN_GRAPH\nIR {") == text.count("## END_GRAPH") == 2
+    assert text.index("[first]") < text.index("[second]")
