@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from . import checks, compiler, config, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
 from .debug import compiling, graph_saver, graphs, output, reports
 from .ir import Node, Value
+from .unseen import unseen
 from .xla_devices import Device
 
 #: Eager mode: every operator is executed as soon as it is recorded.
@@ -56,6 +57,7 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
+@unseen
 def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 

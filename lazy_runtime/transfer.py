@@ -12,6 +12,7 @@ from . import dtypes, errors, execute, lifetimes, lines, metrics
 from .debug import waiting
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array
+from .unseen import unseen
 from .xla_devices import Device
 
 # numpy knows these only through ml_dtypes, which torch does not read: they cross as integers of their size
@@ -37,6 +38,7 @@ def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
     return copy
 
 
+@unseen
 def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
     """A device buffer with a copy of a CPU tensor's elements."""
     if tensor.dim() > 64:  # numpy's limit, and that of most of torch's kernels, in torch's words

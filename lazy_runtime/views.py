@@ -71,6 +71,7 @@ def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: in
     """`aten::as_strided_` for autograd's key."""
     if not has_memory(tensor):
         return aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+    torch.ops.lazy_runtime.check_inplace(tensor)
     offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
     insides = of_root(tensor, size, stride, offset)
     if not tensor.requires_grad:  # else autograd notes how the tensor has looked

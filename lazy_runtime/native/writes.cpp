@@ -13,6 +13,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_propagate_xla_data.h>
 #include <c10/core/Contiguity.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
@@ -97,6 +98,12 @@ void reroot(const Tensor& tensor) {
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), tensor.storage_offset()));
 }
 
+// What torch says first of every operator that writes: not to a leaf that requires a gradient, nor to one of several
+// views that one operator has made.
+void check_inplace(const Tensor& tensor) {
+  torch::autograd::check_inplace(tensor, at::GradMode::is_enabled() && tensor.requires_grad());
+}
+
 // What an operator writes to, as it was before.
 struct Target {
   Tensor tensor;
@@ -118,7 +125,11 @@ struct Target {
   void keep_look() const {
     if (memory_of(tensor) != memory) return;  // `out=` may exchange it
     const Tensor& now = memory->base();
-    if (now.sizes() == root.sizes() && now.strides() != root.strides()) functional::propagate_xla_data_direct(root, now);
+    if (now.sizes() != root.sizes() || now.strides() == root.strides()) return;
+    // Torch's propagate_xla_data_direct looks for the key of XLA, which a Python tensor's own implementation lacks; and
+    // above autograd's keys the operator is taken apart, into nothing.
+    at::AutoDispatchBelowADInplaceOrView below;
+    at::_propagate_xla_data(root, now);
   }
 
   void undo() const {
@@ -141,15 +152,34 @@ bool is_dense(const Tensor& tensor) {
   return c10::_compute_non_overlapping_and_dense<int64_t>(tensor.sizes(), tensor.strides());
 }
 
-// Whether torch can tell that tensors of one memory share some of their elements, and not each with its own
-// (aten/src/ATen/MemoryOverlap.cpp, which looks at addresses).
-bool overlap_partially(const Tensor& x, const Tensor& y) {
-  if (x.is_same(y) || x.numel() == 0 || y.numel() == 0) return false;
-  if (!is_dense(x) || !is_dense(y)) return false;
+// What torch can tell of tensors of one memory (aten/src/ATen/MemoryOverlap.cpp, which looks at addresses): none of their
+// elements is shared, or it cannot say; some are; each with its own.
+enum class Overlap { none, partial, full };
+
+Overlap overlap(const Tensor& x, const Tensor& y) {
+  if (x.is_same(y)) return Overlap::full;
+  if (x.numel() == 0 || y.numel() == 0 || !is_dense(x) || !is_dense(y)) return Overlap::none;
   const int64_t x_first = x.storage_offset() * x.element_size(), x_end = x_first + x.numel() * x.element_size();
   const int64_t y_first = y.storage_offset() * y.element_size(), y_end = y_first + y.numel() * y.element_size();
-  if (x_first == y_first && x_end == y_end) return x.strides() != y.strides();
-  return x_first < y_end && y_first < x_end;
+  if (x_first == y_first && x_end == y_end) return x.strides() == y.strides() ? Overlap::full : Overlap::partial;
+  return x_first < y_end && y_first < x_end ? Overlap::partial : Overlap::none;
+}
+
+// The name without `aten::` and the underscore of an in-place form.
+std::string_view stem(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  name.remove_prefix(std::string_view("aten::").size());
+  if (name.back() == '_') name.remove_suffix(1);
+  return name;
+}
+
+// Those whose kernels read elsewhere than where they write, and so refuse an operand in the very place of the result too
+// (at::assert_no_overlap).
+bool reads_elsewhere(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string_view> names = {
+      "_index_put_impl", "cat", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_select",
+      "kthvalue", "masked_select", "nonzero", "put", "scatter", "scatter_add", "scatter_reduce", "take"};
+  return names.count(stem(op)) != 0;
 }
 
 // A tensor among an operator's arguments.
@@ -157,49 +187,27 @@ struct Operand {
   Tensor tensor;
   FunctionalStorageImpl* memory;
   int64_t place;  // in a list, whose tensors meet those of other lists in the same place; -1 outside of one
+  bool written;
 
   bool meets(const Operand& other) const {
     return memory == other.memory && (place == other.place || place < 0 || other.place < 0);
   }
 };
 
-void refuse_overlap(const Operand& target, const std::vector<Operand>& operands, bool takes_expanded) {
+void refuse_overlap(
+    const Operand& target, const std::vector<Operand>& operands, bool takes_expanded, bool takes_same_place) {
   TORCH_CHECK(
       takes_expanded || !is_expanded(target.tensor),
       "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
       "Please clone() the tensor before performing the operation.");
   for (const Operand& operand : operands) {
+    if (!target.meets(operand)) continue;
+    const Overlap found = overlap(target.tensor, operand.tensor);
     TORCH_CHECK(
-        !target.meets(operand) || !overlap_partially(target.tensor, operand.tensor),
+        found == Overlap::none || (found == Overlap::full && (takes_same_place || operand.written)),
         "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
         "location. Please clone() the tensor before performing the operation.");
   }
-}
-
-// Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
-// bools to subtract. Raises what the CPU's kernel says of tensors without elements.
-void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
-  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
-  std::string_view name = op.operator_name().name;
-  name.remove_prefix(std::string_view("aten::").size());
-  if (name.back() == '_') name.remove_suffix(1);
-  if (names.count(name) == 0) return;
-  const at::ScalarType dtype = target.scalar_type();
-  const bool subtracts = name == "sub";
-  bool fits = true;
-  for (const c10::IValue& value : values) {
-    if (!value.isTensor()) continue;
-    const at::ScalarType other = value.toTensor().scalar_type();
-    fits &= c10::canCast(other, dtype) && !(subtracts && other == at::kBool);
-  }
-  if (fits) return;
-  for (c10::IValue& value : values) {
-    if (!value.isTensor() || !is_ours(value.toTensor())) continue;
-    const std::vector<int64_t> size(value.toTensor().dim() > 0 ? 1 : 0);
-    value = at::empty(size, value.toTensor().options().device(c10::kCPU));
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  op.callBoxed(values);
 }
 
 // One element of each group that shares a place. A view of the root: written through the expanded one, the others of the
@@ -256,6 +264,73 @@ void raise_as_on_cpu(const c10::OperatorHandle& op, std::vector<c10::IValue> val
   op.callBoxed(values);
 }
 
+// Calls the CPU's kernel on tensors of the same dtypes.
+void call_without_elements(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
+  const auto stand_in = [](const Tensor& tensor) {
+    if (!is_ours(tensor)) return tensor;
+    return at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
+  };
+  for (c10::IValue& value : values) {
+    if (value.isTensor()) {
+      value = stand_in(value.toTensor());
+    } else if (value.isTensorList()) {
+      std::vector<Tensor> tensors = value.toTensorVector();
+      std::transform(tensors.begin(), tensors.end(), tensors.begin(), stand_in);
+      value = tensors;
+    }
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  op.callBoxed(values);
+}
+
+// Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
+// bools to subtract or to sum up. Raises what the CPU's kernel says of tensors without elements.
+void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
+  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
+  const std::string_view name = stem(op);
+  const bool scans = name == "cumsum" || name == "cumprod";
+  if (names.count(name) == 0 && !scans) return;
+  const at::ScalarType dtype = target.scalar_type();
+  const bool subtracts = name == "sub";
+  bool fits = !(scans && dtype == at::kBool);
+  for (const c10::IValue& value : values) {
+    if (!value.isTensor()) continue;
+    const at::ScalarType other = value.toTensor().scalar_type();
+    fits &= c10::canCast(other, dtype) && !(subtracts && other == at::kBool);
+  }
+  if (fits) return;
+  raise_as_on_cpu(op, values);
+  call_without_elements(op, values);
+}
+
+// The same for multi-tensor operators, which optimizers do not call on integers.
+void refuse_list_dtypes(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
+  if (!c10::isIntegralType(target.scalar_type(), /*includeBool=*/true)) return;
+  if (op.operator_name().name.rfind("aten::_foreach_", 0) == 0) call_without_elements(op, values);
+}
+
+// Functionalization casts a result to the dtype of `out=`, which only some kernels do. Asks the CPU's kernel, once for each
+// operator and dtypes, where that is not the dtype of the first operand.
+void refuse_cast(const c10::OperatorHandle& op, const Tensor& out, const std::vector<Operand>& operands,
+                 const std::vector<c10::IValue>& values) {
+  if (operands[0].written || out.scalar_type() == operands[0].tensor.scalar_type()) return;
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) return;  // the kernel would use up random numbers
+  thread_local std::unordered_set<std::string> fine;
+  std::string key = toString(op.operator_name());
+  for (const Operand& operand : operands) key.append(1, ' ').append(c10::toString(operand.tensor.scalar_type()));
+  if (!fine.insert(key).second) return;
+  try {
+    raise_as_on_cpu(op, values);
+  } catch (const c10::Error& error) {  // of what zeros are to blame for nothing is said here
+    const std::string& message = error.msg();
+    for (const char* words : {"dtype", "scalar type", "can't be cast"}) {
+      if (message.find(words) == message.npos) continue;
+      fine.erase(key);
+      throw;
+    }
+  }
+}
+
 void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::vector<c10::IValue> values = torch::jit::last(*stack, arguments.size()).vec();
@@ -268,7 +343,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const auto take = [&](const Tensor& tensor, int64_t place) {
       if (!is_ours(tensor)) return;
       if (writes) written.push_back(operands.size());
-      operands.push_back({tensor, memory_of(tensor), place});
+      operands.push_back({tensor, memory_of(tensor), place, writes});
     };
     if (values[i].isTensor()) {
       take(values[i].toTensor(), -1);
@@ -282,13 +357,16 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string& name = op.operator_name().name;
   const bool only_looks = op.hasTag(at::Tag::inplace_view);
   const bool fills = name == "aten::fill_" || name == "aten::zero_";
+  const bool takes_same_place = !reads_elsewhere(op);
   const bool requires_grad = at::GradMode::is_enabled() &&
       std::any_of(operands.begin(), operands.end(), [](const Operand& x) { return x.tensor.requires_grad(); });
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;
-    refuse_overlap(operands[number], operands, fills);
+    refuse_overlap(operands[number], operands, fills, takes_same_place);
     refuse_dtypes(op, operands[number].tensor, values);
+    if (operands[number].place == 0) refuse_list_dtypes(op, operands[number].tensor, values);
+    if (!in_place) refuse_cast(op, operands[number].tensor, operands, values);
     targets.emplace_back(operands[number].tensor);
   }
   const bool to_expanded = fills && targets.size() == 1 && is_expanded(targets[0].tensor);
@@ -317,6 +395,14 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 }
 
+// `aten::as_strided_` for XLA's own key: AOTAutograd's stand-ins, which have no memory. Torch's kernel for it is not for
+// backends that functionalize.
+const Tensor& restride(
+    const Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, std::move(offset));
+  return self;
+}
+
 // Whether an operator writes to tensors that it is given, or to how they look (`transpose_`).
 bool writes(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
@@ -331,16 +417,20 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("of_root(Tensor self, ScalarType dtype, int[] size, int[] stride, int storage_offset) -> Tensor");
   library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
+  library.def("check_inplace(Tensor self) -> ()");
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
     library.impl("of_root", torch::dispatch(key, of_root));
     library.impl("memory_size", torch::dispatch(key, memory_size));
     library.impl("reroot", torch::dispatch(key, reroot));
+    library.impl("check_inplace", torch::dispatch(key, check_inplace));
   }
 }
 
 // Registers the kernel for every operator of aten's that writes, but for those that have one of their own by now.
 extern "C" void xla_register_writes() {
+  static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
+  own.impl("as_strided_", restride);
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

@@ -58,6 +58,9 @@ def _infer_index_put(x, indices, values, accumulate=False):
         shape = _infer_index(x, indices).shape
         if not broadcasts(values.shape, shape):
             raise RuntimeError(_shape_mismatch(values.shape, shape))
+        if values.dtype is not x.dtype:  # torch's words
+            one = torch.zeros(1, dtype=torch.int64, device="cpu")
+            aten.index_put.default(one.to(x.dtype), [one], one.to(values.dtype))
     return aten.index_put.default(x, indices, values, accumulate)
 
 
