@@ -89,6 +89,46 @@ def test_state_dict():
     assert source[0].weight.abs().sum() == 0
 
 
+def test_a_checkpoint_from_xla_is_read_without_this_package(fresh_process, tmp_path):
+    """As a checkpoint from a GPU is on a machine without one: with map_location="cpu"."""
+    layer = torch.nn.Linear(3, 2).to("xla")
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(1, 3, device="xla")).sum().backward()
+    optimizer.step()
+    numbers = torch.arange(6.0, device="xla").view(2, 3)
+    tagged = torch.ones(2, device="xla")
+    tagged.note = "mine"
+    values = {"t": numbers.t(), "bf16": numbers.bfloat16(), "f8": numbers.to(torch.float8_e4m3fn), "tagged": tagged}
+    torch.save({"model": layer.state_dict(), "optimizer": optimizer.state_dict(), **values}, tmp_path / "file.pt")
+    torch.save(layer.weight, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    printed = fresh_process(
+        f"""
+        import sys
+
+        class Without:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in ("lazy_runtime", "openxla_backend", "torch_xla", "jax"):
+                    raise ImportError(f"no {{name}} here")
+
+        sys.meta_path.insert(0, Without())
+        import torch
+        found = torch.load({str(tmp_path / "file.pt")!r}, map_location="cpu")
+        torch.nn.Linear(3, 2).load_state_dict(found["model"])
+        assert found["optimizer"]["state"][0]["exp_avg"].device.type == "cpu"
+        assert found["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
+        assert found["bf16"].dtype is torch.bfloat16 and found["f8"].dtype is torch.float8_e4m3fn
+        assert found["tagged"].note == "mine"
+        assert torch.load({str(tmp_path / "legacy.pt")!r}, map_location="cpu").requires_grad
+        print(found["model"]["weight"].sum().item())
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert float(printed) == pytest.approx(layer.weight.sum().item())
+    here = torch.load(tmp_path / "file.pt")
+    assert {each.device.type for each in here["model"].values()} == {"xla"}
+    assert here["tagged"].note == "mine"
+
+
 def test_load_of_a_whole_module():
     model = torch.nn.Linear(3, 2).to("xla")
     loaded = torch.load(save(model), weights_only=False)

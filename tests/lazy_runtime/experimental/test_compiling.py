@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import experimental, metrics
+from lazy_runtime import compiler, experimental, metrics
 
 
 def double(x):
@@ -128,6 +128,43 @@ def test_max_different_graphs():
     assert compiled(torch.ones(3, device="xla")).tolist() == [3, 3, 3]
     with pytest.raises(ValueError, match="at least 1"):
         lazy_runtime.compile(double, max_different_graphs=0)
+
+
+def test_compile_options_are_the_programs_own():
+    def options_of(run):
+        compiler.clear()
+        x = torch.ones(3, device="xla")
+        assert run(x).tolist() == [3, 3, 3]
+        return [graph.options for graph, _ in compiler._executables if "add" in str(graph)]
+
+    option = {"xla_cpu_enable_fast_min_max": True}
+    assert options_of(lazy_runtime.compile(double, custom_compile_options=option)) == [tuple(option.items())]
+    assert options_of(lazy_runtime.compile(double)) == [()]
+    with pytest.raises(ValueError, match="XLA refuses 'xla_nothing': .*No such compile option"):
+        lazy_runtime.compile(double, custom_compile_options={"xla_nothing": 1})(torch.ones(4, device="xla"))
+
+
+def test_entering_a_region_executes_what_was_pending():
+    x = torch.ones(3, device="xla")
+    lazy_runtime.sync()
+    prepared = x + 5
+    metrics.clear()
+    with lazy_runtime.step():
+        assert metrics.value("ExecuteComputation") == 1
+        y = prepared * 2
+        assert metrics.value("ExecuteComputation") == 1
+    assert metrics.value("ExecuteComputation") == 2
+    assert y.tolist() == [12, 12, 12]
+
+
+def test_a_module():
+    layer = torch.nn.Linear(3, 2).to("xla")
+    x = torch.ones(4, 3, device="xla")
+    lazy_runtime.sync()
+    metrics.clear()
+    y = lazy_runtime.compile(layer)(x)
+    assert metrics.value("ExecuteComputation") == 1
+    assert torch.equal(y, layer(x))
 
 
 def test_an_exception_restores_eager_mode():

@@ -1,0 +1,86 @@
+"""Optimizers that skip steps by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.amp import GradScaler, autocast, syncfree
+
+CASES = [
+    (syncfree.SGD, torch.optim.SGD, {"lr": 0.1}),
+    (syncfree.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    (syncfree.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    (syncfree.Adam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1}),
+    (syncfree.AdamW, torch.optim.AdamW, {"lr": 0.1, "amsgrad": True}),
+]
+INFINITE = {0, 2}  # steps whose gradients are to be skipped
+
+
+@pytest.mark.parametrize(("ours", "torchs", "options"), CASES)
+@pytest.mark.parametrize("skipped", [INFINITE, set()], ids=["skips", "none"])
+def test_as_if_skipped_steps_had_not_been_made(ours, torchs, options, skipped):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(5), torch.randn(5, 5)
+    expected = torch.nn.Parameter(start.clone())
+    reference = torchs([expected], **options)
+    found = torch.nn.Parameter(start.to("xla"))
+    optimizer = ours([found], **options)
+    lazy_runtime.sync()
+    metrics.clear()
+    for n, gradient in enumerate(gradients):
+        if n not in skipped:
+            expected.grad = gradient
+            reference.step()
+        found.grad = torch.full_like(gradient, torch.inf).to("xla") if n in skipped else gradient.to("xla")
+        optimizer.step(found_inf=torch.tensor(float(n in skipped), device="xla"))
+    assert metrics.value("ExecuteComputation") == 0
+    torch.testing.assert_close(found.detach().cpu(), expected.detach())
+
+
+@pytest.mark.parametrize("optimizer_type", [syncfree.SGD, syncfree.Adam, syncfree.AdamW])
+def test_without_found_inf_it_is_a_step(optimizer_type):
+    parameter = torch.nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = optimizer_type([parameter], lr=0.5, weight_decay=0.0)
+    parameter.grad = torch.ones(2, device="xla")
+    optimizer.step()
+    torch.testing.assert_close(parameter.detach().cpu(), torch.full((2,), 0.5))
+
+
+def test_a_scaled_step_reads_nothing():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 2).to("xla")
+    optimizer = syncfree.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    scaler = GradScaler(init_scale=4.0, growth_interval=2)
+    x = torch.ones(4, 3, device="xla")
+    weights, programs = [], []
+    for factor in (1.0, torch.inf, 1.0):
+        lazy_runtime.sync()
+        metrics.clear()
+        optimizer.zero_grad()
+        with autocast(torch.device("xla:0"), dtype=torch.bfloat16):
+            y = layer(x)
+            assert y.dtype is torch.bfloat16
+            loss = y.float().square().mean() * factor
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        lazy_runtime.sync()
+        programs.append(metrics.value("ExecuteComputation"))
+        weights.append(layer.weight.detach().cpu())
+    assert programs == [1, 1, 1]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+    assert scaler.get_scale() == 2.0
+
+
+def test_other_optimizers_are_skipped_by_the_host():
+    parameter = torch.nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = GradScaler()
+    scaler.scale((parameter * torch.inf).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert parameter.tolist() == [1, 1]

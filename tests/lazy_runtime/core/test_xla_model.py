@@ -1,0 +1,153 @@
+"""`xm`."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime import runtime as xr
+from lazy_runtime.core import xla_model as xm
+
+
+def test_devices():
+    device = xm.xla_device()
+    assert device == torch.device("xla:0") == xm.xla_device(0)
+    kind = xm.xla_device_hw(device)
+    assert kind == xr.device_type()
+    assert xm.xla_device(devkind=kind) == device
+    with pytest.raises(RuntimeError, match="there is no NEURON device"):
+        xm.xla_device(devkind="NEURON")
+    with pytest.raises(RuntimeError, match="xla:9 does not exist"):
+        xm.xla_device(9)
+    assert xm.xla_device_hw("cpu") == "CPU"
+    assert xm.get_xla_supported_devices() == [str(each) for each in lazy_runtime.devices()]
+    assert xm.get_xla_supported_devices(kind, max_devices=1) == ["xla:0"]
+    assert xm.get_xla_supported_devices("NEURON") is None
+    assert xm.xla_real_devices() == lazy_runtime.real_devices()
+    assert xm.xla_real_devices(["xla:0"]) == [f"{kind}:0"]
+    assert xm.parse_xla_device("xla:3") == ("xla", 3)
+    assert xm.parse_xla_device("xla") is None
+    assert xm.is_xla_tensor(torch.ones(1, device="xla"))
+    assert not xm.is_xla_tensor(torch.ones(1))
+
+
+def test_memory_info_counts_a_buffer():
+    before = xm.get_memory_info("xla:0")["bytes_used"]
+    x = torch.ones(1 << 20, device="xla")
+    lazy_runtime.sync(wait=True)
+    after = xm.get_memory_info(x.device)
+    assert after["bytes_used"] - before >= 4 << 20
+    assert after["peak_bytes_used"] >= after["bytes_used"]
+    assert after["bytes_limit"] > after["bytes_used"]
+
+
+def test_mark_step_executes_and_wait_device_ops_does_not():
+    x = torch.ones(3, device="xla") + 1
+    xm.wait_device_ops()
+    xm.wait_device_ops(["xla:0"])
+    assert metrics.value("ExecuteComputation") == 0
+    xm.mark_step(wait=True)
+    assert metrics.value("ExecuteComputation") == 1
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_unlazy():
+    x, y = torch.ones(3, device="xla") + 1, torch.ones(3, device="xla") * 3
+    xm.unlazy([x, y])
+    metrics.clear()
+    assert (x.tolist(), y.tolist()) == ([2, 2, 2], [3, 3, 3])
+    assert metrics.value("ExecuteComputation") == 0
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_optimizer_step_gives_what_step_gives(barrier):
+    weight = torch.nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    lazy_runtime.sync()
+    metrics.clear()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * 2).sum()
+        loss.backward()
+        return loss
+
+    loss = xm.optimizer_step(optimizer, barrier=barrier, optimizer_args={"closure": closure})
+    assert metrics.value("ExecuteComputation") == barrier
+    assert loss.item() == 4
+    assert weight.tolist() == [0, 0]
+    weight.grad = torch.ones(2, device="xla")
+    assert xm.optimizer_step(optimizer) is None
+
+
+def test_one_replica():
+    assert (xm.get_ordinal(), xm.get_local_ordinal(), xm.xrt_world_size()) == (0, 0, 1)
+    assert xm.is_master_ordinal()
+    assert xm.rendezvous("here", b"mine") == [b"mine"]
+    reduced = xm.mesh_reduce("loss", torch.ones(2, device="xla"), lambda found: sum(found))
+    assert reduced.device.type == "cpu"
+    assert reduced.tolist() == [1, 1]
+    seen = []
+    xm.do_on_ordinals(seen.append, (torch.ones(1, device="xla"),))
+    xm.do_on_ordinals(seen.append, (1,), ordinals=(3,))
+    assert [each.device.type for each in seen] == ["cpu"]
+
+
+def test_master_print():
+    file = io.StringIO()
+    xm.master_print("a", 1, fd=file, flush=True)
+    assert file.getvalue() == "a 1\n"
+
+
+def test_send_cpu_data_to_device():
+    sent = xm.send_cpu_data_to_device({"x": [torch.ones(2), 3], "y": (torch.zeros(1),)}, "xla")
+    assert sent["x"][0].device == sent["y"][0].device == torch.device("xla:0")
+    assert sent["x"][1] == 3
+    with pytest.raises(NotImplementedError, match="input_sharding"):
+        xm.send_cpu_data_to_device([], "xla", input_sharding=1)
+
+
+def test_random_states():
+    xm.set_rng_state(5)
+    state = xm.get_rng_state()
+    first = torch.rand(3, device="xla").tolist()
+    xm.set_rng_state(state)
+    with xm.fork_rng():
+        assert torch.rand(3, device="xla").tolist() == first
+    assert torch.rand(3, device="xla").tolist() == first
+    assert torch.rand(3, device="xla").tolist() != first
+
+
+def test_fork_rng_where_numbers_follow_torch():
+    torch.manual_seed(1)
+    with xm.fork_rng():
+        inner = torch.rand(3, device="xla").tolist()
+    assert torch.rand(3, device="xla").tolist() == inner
+    with xm.fork_rng(enabled=False):
+        torch.rand(3, device="xla")
+    assert torch.rand(3, device="xla").tolist() != inner
+
+
+def test_optimization_barrier():
+    x, y = torch.ones(3, device="xla"), torch.arange(2, device="xla")
+    metrics.clear()
+    xm.optimization_barrier_([x, y])
+    assert (x.tolist(), y.tolist()) == ([1, 1, 1], [0, 1])
+    assert metrics.value("xla::lazy_runtime::optimization_barrier") == 1
+
+
+def test_save_is_read_without_xla(tmp_path):
+    layer = torch.nn.Linear(2, 3).to("xla")
+    data = {"model": layer.state_dict(), "steps": [torch.arange(3, device="xla"), 7], "p": layer.weight}
+    metrics.clear()
+    xm.save(data, tmp_path / "file.pt")
+    loaded = torch.load(tmp_path / "file.pt")
+    assert loaded["steps"][0].tolist() == [0, 1, 2]
+    assert type(loaded["p"]) is torch.nn.Parameter
+    assert {each.device.type for each in (*loaded["model"].values(), loaded["p"])} == {"cpu"}
+    assert torch.equal(loaded["model"]["weight"], layer.weight.cpu())
+    assert data["model"]["weight"].device.type == "xla"

@@ -1,0 +1,157 @@
+"""Loaders that move batches in the background."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.distributed.data_parallel import ParallelLoader as OldName
+from lazy_runtime.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
+from lazy_runtime.utils.utils import SampleGenerator
+
+
+def batches(count):
+    return [(torch.full((2,), float(n)), {"label": torch.tensor([n])}) for n in range(count)]
+
+
+def workers():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("xla-")]
+
+
+def test_batches_arrive_in_order_on_the_device_in_each_epoch():
+    loader = MpDeviceLoader(batches(5), "xla")
+    assert len(loader) == 5
+    for _ in range(2):
+        found = list(loader)
+        assert [x.device for x, _ in found] == [torch.device("xla:0")] * 5
+        assert [x[0].item() for x, _ in found] == [0, 1, 2, 3, 4]
+        assert [y["label"].item() for _, y in found] == [0, 1, 2, 3, 4]
+    assert not workers()
+
+
+@pytest.mark.parametrize(("per_execution", "executions"), [(1, 5), (2, 3), (10, 1)])
+def test_a_step_ends_after_so_many_batches(per_execution, executions):
+    total = torch.zeros(2, device="xla")
+    lazy_runtime.sync()
+    metrics.clear()
+    for x, _ in MpDeviceLoader(batches(5), "xla", batches_per_execution=per_execution):
+        total = total + x
+    assert metrics.value("ExecuteComputation") == executions
+    assert total.tolist() == [10, 10]
+    assert metrics.value("ExecuteComputation") == executions
+
+
+def test_what_was_pending_before_is_no_part_of_the_first_step():
+    x = torch.ones(2, device="xla") + 3
+    metrics.clear()
+    iterator = iter(MpDeviceLoader(batches(2), "xla"))
+    next(iterator)
+    assert metrics.value("ExecuteComputation") == 1
+    assert x.tolist() == [4, 4]
+    iterator.close()
+
+
+def test_an_exception_is_raised_in_the_consumer_with_its_traceback():
+    def broken():
+        yield torch.ones(1)
+        raise KeyError("mine")
+
+    seen = []
+    with pytest.raises(KeyError, match="mine") as caught:
+        seen.extend(MpDeviceLoader(broken(), "xla"))
+    assert "broken" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert len(seen) == 1
+    assert not workers()
+
+
+def test_an_exception_of_the_transfer():
+    sparse = torch.eye(3).to_sparse()
+    iterator = iter(MpDeviceLoader([torch.ones(1), sparse], "xla"))
+    assert next(iterator).item() == 1
+    with pytest.raises(NotImplementedError, match="xla tensors are dense"):
+        next(iterator)
+    assert not workers()
+
+
+def test_a_consumer_that_breaks_off_leaves_no_thread():
+    def endless():
+        while True:
+            yield torch.ones(1)
+
+    for _ in MpDeviceLoader(endless(), "xla", loader_prefetch_size=2, device_prefetch_size=2):
+        assert workers()
+        break
+    gc.collect()
+    assert not workers()
+
+
+def test_it_reads_ahead_but_not_further_than_it_may():
+    read = []
+
+    def slow():
+        for n in range(50):
+            read.append(n)
+            yield torch.tensor([n])
+
+    iterator = iter(MpDeviceLoader(slow(), "xla", loader_prefetch_size=3, device_prefetch_size=2))
+    assert next(iterator).item() == 0
+    for _ in range(100):
+        before = len(read)
+        time.sleep(0.02)
+        if len(read) == before and before > 4:
+            break
+    assert 4 < len(read) <= 1 + 2 + 1 + 3 + 1 + 1  # given, moved, in hand, read, in hand, being read
+    iterator.close()
+    assert not workers()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_parallel_loader():
+    assert OldName is ParallelLoader
+    loader = ParallelLoader(batches(4), ["xla:0"], host_to_device_transfer_threads=2)
+    each = loader.per_device_loader("xla:0")
+    assert len(each) == loader.per_device_samples() == 4
+    assert sorted(x[0].item() for x, _ in each) == [0, 1, 2, 3]
+    assert not workers()
+
+
+def test_arguments():
+    with pytest.raises(ValueError, match="batches_per_execution must be at least 1, got 0"):
+        ParallelLoader([], ["xla"], batches_per_execution=0)
+    with pytest.raises(ValueError, match="different devices"):
+        ParallelLoader([], ["xla", "xla:0"])
+    with pytest.raises(NotImplementedError, match="input_sharding"):
+        ParallelLoader([], ["xla"], input_sharding=1)
+    with pytest.raises(RuntimeError, match="expected an xla device"):
+        MpDeviceLoader([], "cpu")
+
+
+def test_attributes_are_the_wrapped_loaders():
+    loader = MpDeviceLoader(torch.utils.data.DataLoader([1, 2, 3], batch_size=2), "xla")
+    assert (loader.batch_size, len(loader)) == (2, 2)
+    with pytest.raises(AttributeError, match="nor the loader that it wraps"):
+        loader.nothing  # noqa: B018
+
+
+def test_training_with_generated_samples():
+    layer = torch.nn.Linear(3, 2).to("xla")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    data = SampleGenerator(data=(torch.ones(4, 3), torch.zeros(4, 2)), sample_count=6)
+    losses = []
+    for x, target in MpDeviceLoader(data, "xla"):
+        optimizer.zero_grad()
+        loss = (layer(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    values = [loss.item() for loss in losses]
+    assert len(values) == 6
+    assert values == sorted(values, reverse=True)

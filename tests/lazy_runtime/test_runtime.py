@@ -1,0 +1,54 @@
+"""`xr`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import disk_cache
+from lazy_runtime import runtime as xr
+
+
+def test_devices_and_replicas():
+    count = lazy_runtime.device_count()
+    assert xr.addressable_device_count() == xr.local_device_count() == xr.addressable_runtime_device_count() == count
+    assert xr.global_device_count() == xr.global_runtime_device_count() >= count
+    assert [each["name"] for each in xr.global_runtime_device_attributes()] == lazy_runtime.real_devices()
+    assert (xr.world_size(), xr.process_count(), xr.local_process_count()) == (1, 1, 1)
+    assert (xr.global_ordinal(), xr.local_ordinal(), xr.process_index(), xr.host_index()) == (0, 0, 0, 0)
+    assert xr.using_pjrt()
+    assert xr.is_bf16_supported()
+    assert xr.xla_device() == torch.device("xla:0")
+    assert set(xr.get_memory_info()) == {"bytes_used", "bytes_limit", "peak_bytes_used"}
+    assert not xr.is_spmd()
+    with pytest.raises(NotImplementedError, match="use_spmd"):
+        xr.use_spmd()
+
+
+def test_the_platform_is_chosen_before_the_first_use(fresh_process):
+    printed = fresh_process(
+        """
+        from lazy_runtime import runtime as xr
+        import lazy_runtime
+        xr.set_device_type("CPU")
+        print(xr.device_type(), lazy_runtime.real_devices(), xr.global_device_count())
+        xr.set_device_type("cpu")
+        try:
+            xr.set_device_type("TPU")
+        except RuntimeError as error:
+            print(error)
+        """,
+        CPU_NUM_DEVICES="2",
+        PJRT_DEVICE="",
+    )
+    devices, error = printed.splitlines()
+    assert devices == "CPU ['CPU:0', 'CPU:1'] 2"
+    assert error.startswith("set_device_type('TPU'): the devices are up on CPU")
+
+
+def test_initialize_cache(monkeypatch):
+    given = []
+    monkeypatch.setattr(disk_cache, "initialize", lambda *arguments: given.append(arguments))
+    xr.initialize_cache("/somewhere", readonly=True)
+    assert given == [("/somewhere", True)]

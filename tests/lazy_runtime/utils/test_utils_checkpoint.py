@@ -1,0 +1,56 @@
+"""Activation checkpointing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazy_runtime
+from lazy_runtime import compiler, metrics
+from lazy_runtime.utils.checkpoint import checkpoint
+
+
+def block(x, weight):
+    return torch.tanh(torch.exp(torch.sin(x @ weight)))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradients(use_reentrant):
+    torch.manual_seed(0)
+    values = torch.randn(4, 4).tolist(), torch.randn(4, 4).tolist()
+    gradients = []
+    for device in ("cpu", "xla"):
+        x, weight = (torch.tensor(value, device=device, requires_grad=True) for value in values)
+        y = block(x, weight) if device == "cpu" else checkpoint(block, x, weight, use_reentrant=use_reentrant)
+        y.square().sum().backward()
+        gradients.append((x.grad.cpu(), weight.grad.cpu()))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_the_compiler_computes_twice(use_reentrant):
+    """The optimized program has the sine of the forward pass, and one of the backward pass."""
+
+    def sines(run):
+        x = torch.randn(4, 4, device="xla", requires_grad=True)
+        weight = torch.randn(4, 4, device="xla")
+        lazy_runtime.sync()
+        compiler.clear()
+        loss = run(x, weight).sum()
+        loss.backward()
+        lazy_runtime.sync()
+        (program,) = compiler._executables.values()
+        assert loss.isfinite()  # it was wanted
+        return program.compiled.as_text().count(" sine(")
+
+    assert sines(block) == 1
+    found = sines(lambda *args: checkpoint(block, *args, use_reentrant=use_reentrant))
+    assert found == 2
+
+
+def test_dropout_is_the_same_again():
+    x = torch.ones(1000, device="xla", requires_grad=True)
+    y = checkpoint(lambda x: torch.nn.functional.dropout(x, 0.5) * 3, x)
+    y.sum().backward()
+    assert torch.equal(y.detach(), x.grad)
+    assert metrics.value("xla::optimization_barrier") == 0
