@@ -4,8 +4,9 @@ On by default, in `~/.cache/lazy_runtime/xla` (below `XDG_CACHE_HOME` if that is
 `XLA_PERSISTENT_CACHE_PATH` moves it and `=0` turns it off, `XLA_PERSISTENT_CACHE_READ_ONLY=1` writes nothing,
 `XLA_PERSISTENT_CACHE_MAX_BYTES` sets the bound. `initialize` does the first two from a script.
 
-Counted as in PyTorch/XLA: `PersistentCacheHit`, `PersistentCacheMiss`, `PersistentCacheDeserializeFailure`; and of our
-own `PersistentCacheUncacheable`. `lookups` says why.
+Counters and metrics are PyTorch/XLA's: `PersistentCacheHit`, `PersistentCacheMiss` and
+`PersistentCacheDeserializeFailure`, and the times `PersistentCacheLoad` and `PersistentCacheStore`; of our own there are
+`PersistentCacheUncacheable` and `PersistentCacheMiss::why`. `lookups` has the reasons in words.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jax.experimental import serialize_executable
 from jaxlib.mlir import ir
 
 from . import aten_bridge, disk_key, dtypes, environment, metrics
+from .debug import output
 from .disk_store import Entry, Store, TornError, UnsafeError
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ class Lookup(NamedTuple):
     reason: str
     seconds: float
     bytes: int
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else f", {self.bytes / 1e6:.1f} MB in {1e3 * self.seconds:.0f} ms"
+        return f"cache on disk: {self.outcome}{why}: {self.program}"
 
 
 _lookups: deque[Lookup] = deque(maxlen=1000)
@@ -98,8 +104,9 @@ class Place:
             metrics.count("PersistentCacheDeserializeFailure")
             self._store.remove(self._name)
             _warn(f"the compiled program {self._name} does not load and is compiled again: {error}")
-            return self._missed("does not load", str(error), start)
+            return self._missed("does_not_load", str(error), start)
         metrics.count("PersistentCacheHit")
+        metrics.record("PersistentCacheLoad", (time.perf_counter() - start) * 1e9)
         _note(self._graph, "hit", "", start, len(entry.payload))
         return loaded
 
@@ -116,11 +123,11 @@ class Place:
         if not found:
             return "new", "no entry"
         differences = [disk_key.difference(self._key.environment, other) for other in found]
-        return "other environment", min(differences, key=len)
+        return "other_environment", min(differences, key=len)
 
     def _missed(self, kind: str, reason: str, start: float) -> None:
         metrics.count("PersistentCacheMiss")
-        metrics.count(f"PersistentCacheMiss: {kind}")
+        metrics.count(f"PersistentCacheMiss::{kind}")
         _note(self._graph, "miss", reason, start, 0)
 
     def store(
@@ -129,6 +136,12 @@ class Place:
         """Keeps the program for later processes, where it means something to them."""
         if self._store.readonly:
             return
+        with metrics.timed("PersistentCacheStore"):
+            self._keep(lowered, compiled, physical, checks)
+
+    def _keep(
+        self, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, physical: Iterable[int], checks: int
+    ) -> None:
         try:
             targets = _custom_calls(lowered)
             payload = _serialize(compiled)
@@ -332,7 +345,7 @@ def _note(graph: Graph, outcome: Literal["hit", "miss", "uncacheable"], reason: 
     what = f"{len(graph.calls)} operators ({', '.join(names)}{', ...' if len(graph.calls) > 3 else ''})"
     found = Lookup(what, outcome, reason, time.perf_counter() - start, size)
     _lookups.append(found)
-    _logger.debug("%s: %s%s", what, outcome, f", {reason}" if reason else "")
+    output.log("xla_cache", str(found))
 
 
 def _uncacheable(graph: Graph, reason: str) -> None:

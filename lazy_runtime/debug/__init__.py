@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..disk_cache import Lookup
     from .compiling import Compilation
     from .difference import Recompilation
     from .waiting import Wait
 
-__all__ = ["compilations", "recompiles", "syncs"]
+__all__ = ["cache_lookups", "compilations", "recompiles", "syncs"]
 
 
 def recompiles() -> list[Recompilation]:
@@ -40,3 +41,10 @@ def compilations() -> list[Compilation]:
     from . import compiling
 
     return compiling.compilations()
+
+
+def cache_lookups() -> list[Lookup]:
+    """The latest programs that were looked for on disk, oldest first: found or not, and why."""
+    from .. import disk_cache
+
+    return disk_cache.lookups()

@@ -1,6 +1,6 @@
 """Where reports go: standard error or `PT_XLA_DEBUG_FILE`, at `PT_XLA_DEBUG_LEVEL`; and torch's logging.
 
-`TORCH_LOGS="xla_recompiles,xla_syncs"` shows the one-line reports without any level.
+`TORCH_LOGS="xla_recompiles,xla_syncs"` shows the one-line reports without any level; `xla_cache` is there only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PREFIX = "pt-xla-profiler: "
 _ARTIFACTS = {
     "xla_recompiles": "Why programs on xla devices and of backend='openxla' were compiled again.",
     "xla_syncs": "Lines that made the host wait for an xla device without a sync.",
+    "xla_cache": "Compiled programs that were looked for on disk: found or not, and why.",
 }
 
 
@@ -44,6 +45,11 @@ def say(artifact: str, line: str) -> None:
     _logger(artifact).debug("%s", line)
     if level() >= 1:
         write(line)
+
+
+def log(artifact: str, line: str) -> None:
+    """One line for people, to `TORCH_LOGS` if it asks for the artifact."""
+    _logger(artifact).debug("%s", line)
 
 
 def is_logged(artifact: str) -> bool:

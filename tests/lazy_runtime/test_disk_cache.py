@@ -145,7 +145,7 @@ def test_a_torn_entry_is_a_miss_and_a_warning(store, damage):
     with pytest.warns(RuntimeWarning, match="cannot be used and is compiled again"):
         found, counted = run(one_program, X)
     assert counted == MISS
-    assert metrics.value("PersistentCacheMiss: unreadable") == 1
+    assert metrics.value("PersistentCacheMiss::unreadable") == 1
     assert torch.equal(found, expected)
     assert run(one_program, X)[1] == HIT  # it was written anew
 
@@ -182,7 +182,7 @@ def test_a_miss_says_what_has_changed(store, monkeypatch):
     monkeypatch.setattr(disk_key, "_fixed", lambda device: {**fixed, "jaxlib": "0.99.0"})
     assert run(one_program, X)[1] == MISS
     assert disk_cache.lookups()[-1].reason == f"jaxlib was {fixed['jaxlib']}, is 0.99.0"
-    assert metrics.value("PersistentCacheMiss: other environment") == 1
+    assert metrics.value("PersistentCacheMiss::other_environment") == 1
     assert len(entries(store)) == 2
 
 
