@@ -77,6 +77,8 @@ def program(graph: Graph, keep_layout: frozenset[int] | None) -> str:
 
 
 def _call(call: Call) -> bytes:
+    if call.nested is not None:
+        return f"graph {program(call.nested.graph, None)}".encode()
     if call.meaning is None:
         raise UncacheableError(f"{call.name} was not recorded from an operator")
     operator, arguments = call.meaning
@@ -129,7 +131,8 @@ _NAMED = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format
 
 
 def _place(device: Device) -> str:
-    return f"{device.platform}:{device.jax_device.id}"
+    # xla devices may store fewer bits than torch says, plain tensors on the same device of jax's do not
+    return f"{device.platform}:{device.jax_device.id}{' narrowed' if device.narrows else ''}"
 
 
 def surroundings(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
@@ -209,10 +212,14 @@ _NO_CODE = re.compile(
 def _jax_flags() -> str:
     # the attributes know of what is set for this thread; some flags have none
     config: Any = jax.config
-    values = {
-        name: repr(getattr(config, name, value)) for name, value in config.values.items() if not _NO_CODE.match(name)
-    }
+    known = config.values
+    values = {name: repr(getattr(config, name, known[name])) for name in _names(tuple(known))}
     return _digest(json.dumps(values, sort_keys=True).encode())
+
+
+@functools.cache
+def _names(known: tuple[str, ...]) -> list[str]:
+    return [name for name in known if not _NO_CODE.match(name)]
 
 
 def _variables() -> dict[str, str]:

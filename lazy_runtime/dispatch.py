@@ -189,6 +189,30 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return result
 
 
+def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> list[Handle]:
+    """Appends a call that is a whole graph (`lower.nested_call`) to the pending graph of its device.
+
+    Args:
+        ints: the seeds of its random operators.
+
+    Returns:
+        the handles of its results.
+    """
+    device = call.device
+    node = Node(call, inputs, (), ints)
+    if call.fallible or lines.keep:
+        node.line = errors.users_line()
+        if lines.keep_stacks:
+            node.stack = lines.stack()
+    handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
+    node.outputs = [handle.value.owner for handle in handles]
+    if not device.pending:
+        device.began = errors.users_line()
+        device.began_ns = perf_counter_ns()
+    device.pending.append(node)
+    return handles
+
+
 class _Dynamic:
     """Stands in a key for a number whose value is an input of the graph."""
 

@@ -13,7 +13,7 @@ buffer, XLA may reuse its memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import lifetimes
@@ -51,6 +51,7 @@ class Call:
         meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
             none.
         digest: of the call, once it was asked for (`disk_key.py`).
+        nested: the graph that it is (`lower.nested_call`); None for an operator.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Call:
         "ints",
         "meaning",
         "name",
+        "nested",
         "outputs",
         "random",
     )
@@ -94,6 +96,7 @@ class Call:
         self.fallible = fallible
         self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
         self.digest: bytes | None = None
+        self.nested: Nested | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
@@ -188,3 +191,15 @@ class Graph(NamedTuple):
             lines.append(f"{results} = {call.name}({inputs}) : {', '.join(map(str, call.outputs))}")
         lines.append(f"return {', '.join(f'%{slot}' for slot in self.outputs)}")
         return "\n".join(lines)
+
+
+class Nested(NamedTuple):
+    """What a call does that is a whole graph.
+
+    Attributes:
+        graph: in it, no call is a graph itself.
+        lines: call number → the user's line, for what is fallible.
+    """
+
+    graph: Graph
+    lines: Mapping[int, str]

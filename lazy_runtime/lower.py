@@ -123,13 +123,24 @@ def evaluate(
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 
 
-def nested_call(name: str, graph: Graph, lines: Mapping[int, str]) -> Call:
-    """A graph as one call of other graphs: its leaves are the inputs, its outputs the results.
+def nested_call(graph: Graph, lines: Mapping[int, str]) -> Call:
+    """A graph as one call of other graphs: its leaves are the inputs, its outputs the results. Equal graphs are one
+    call.
 
     Args:
-        name: for people.
         lines: call number → the user's line, for what is fallible in the graph.
     """
+    key = graph, tuple(sorted(lines.items()))
+    found = _nested.get(key)
+    if found is None:
+        found = _nested.setdefault(key, _new_nested_call(graph, lines))
+    return found
+
+
+_nested: dict[tuple[Graph, tuple[tuple[int, str], ...]], Call] = {}
+
+
+def _new_nested_call(graph: Graph, lines: Mapping[int, str]) -> Call:
 
     def evaluate_graph(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> list[Any]:
         collector = checks.current()
@@ -137,7 +148,7 @@ def nested_call(name: str, graph: Graph, lines: Mapping[int, str]) -> Call:
             return evaluate(graph, arrays, floats, ints, collector, number_of)
 
     call = Call(
-        name,
+        "openxla::graph",
         graph.device,
         evaluate_graph,
         graph.leaves,

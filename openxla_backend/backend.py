@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
@@ -21,12 +22,12 @@ from .compiled import CompiledGraph
 from .overlap import guard_offsets
 
 
-def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    """AOTAutograd's forward and inference compiler. What cannot be compiled is said here, within `torch.compile`'s own
-    error handling, unless the sizes come with the calls."""
+def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training: bool = True) -> Callable[..., Any]:
+    """AOTAutograd's compiler of forward graphs that have a backward one. What cannot be compiled is said here, within
+    `torch.compile`'s own error handling, unless the sizes come with the calls."""
     metadata = _metadata()
-    visible = None if metadata is None else metadata.num_forward_returns
-    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible)
+    visible = _visible(metadata)
+    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), training)
     if not graph.is_dynamic:
         graph.prepare(examples)
     return graph
@@ -37,9 +38,10 @@ def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Cal
     with torch.no_grad():
         parts = parameters.split(gm, _static_arguments(gm))
     if parts is None:
-        return _compile_forward(gm, examples)
+        return _compile_forward(gm, examples, training=False)
     metadata = _metadata()
-    graph = parameters.KeptParameters(parts, examples, None if metadata is None else metadata.num_forward_returns)
+    visible = _visible(metadata)
+    graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
         graph.prepare()
     return graph
@@ -48,13 +50,31 @@ def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Cal
 def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd's backward compiler. It is called along with the forward one, for many a forward that nobody runs
     backward, so XLA compiles at the first backward pass."""
-    return CompiledGraph(gm, examples, _static_arguments(gm))
+    return CompiledGraph(gm, examples, _static_arguments(gm), training=True)
 
 
 def _metadata() -> Any:
     """AOTAutograd's notes on the graph that is being compiled."""
     context = TracingContext.try_get()
     return context.fw_metadata if context is not None else None
+
+
+def _visible(metadata: Any) -> int | None:
+    """How many of a forward graph's outputs the user sees; before them are the tokens of operators that may raise."""
+    return None if metadata is None else metadata.num_forward_returns + len(metadata.tokens)
+
+
+def _aliases(metadata: Any) -> frozenset[int]:
+    """Numbers of a forward graph's outputs that AOTAutograd hands to the user as they are. Some of them are views of
+    arguments that it takes for none (`detach`, one of several outputs), since the graph's own operators make a view."""
+    if metadata is None:
+        return frozenset()
+    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+    return frozenset(
+        first + number
+        for number, info in enumerate(metadata.output_info)
+        if info.output_type in (OutputType.non_alias, OutputType.custom_function_view)
+    )
 
 
 def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:

@@ -28,6 +28,8 @@ class CompiledGraph:
         examples: fake tensors and SymInts, one per placeholder.
         static: numbers of the arguments whose memory does not change from call to call (parameters, buffers).
         visible: how many of the outputs the user sees; None for all of them.
+        aliases: numbers of the outputs that must share the memory of an argument that they are a view of.
+        training: it is the forward or the backward graph of a training step.
     """
 
     def __init__(
@@ -36,11 +38,15 @@ class CompiledGraph:
         examples: Sequence[Any],
         static: frozenset[int] = frozenset(),
         visible: int | None = None,
+        aliases: frozenset[int] = frozenset(),
+        training: bool = False,
     ):
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dictionary
         self._gm = gm
         self._static = static
         self._visible = visible
+        self._parameters = _parameters(examples, static) if training else None
+        self._aliases = aliases
         self._region = origin.region(gm)
         self._device = _device_of(gm, examples)
         self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
@@ -76,26 +82,33 @@ class CompiledGraph:
 
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
-        program = fx.trace(self._gm, arguments, device, self._visible)
+        program = fx.trace(self._gm, arguments, device, self._visible, self._aliases)
         if config.dynamo_debug():
             origin.show(self._gm, program)
         if device.torch_device.type != "xla":
             # what the user sees has torch's strides anyway; what is saved for the backward graph is free
             saved = frozenset(program.saved(self._visible))
             return HostRun(program, self._executable(program, saved), self._static)
-        executable = self._executable(program, None)
         elsewhere = [
             number
             for number, argument in enumerate(arguments)
             if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
-        return DeviceRun(program, executable, frozenset(elsewhere))
+        run = DeviceRun(program, lambda: self._executable(program, None), frozenset(elsewhere), self._parameters)
+        if self._parameters is None and not device.deferred:  # else it may be a part of the training step that it is in
+            run.prepare()
+        return run
 
     def _executable(self, program: fx.Program, keep_layout: frozenset[int] | None) -> compiler.Executable:
         executable = compiler.executable(program.graph, keep_layout)
         if executable.is_new:
             compiling.ready(executable, origin.origin(self._region, program))
         return executable
+
+
+def _parameters(examples: Sequence[Any], static: frozenset[int]) -> frozenset[int]:
+    """What an optimizer may write to, of the static arguments; buffers are written to by forward graphs."""
+    return frozenset(number for number in static if examples[number].requires_grad)
 
 
 def _is_symbolic(example: Any) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
-from lazy_runtime import compiler, dispatch, execute, lifetimes, metrics, transfer
+from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, transfer
 from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap
 
-from . import fx
+from . import fx, step
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch
@@ -22,14 +24,28 @@ _outer = _torch._to_functional_tensor
 
 
 class DeviceRun:
-    """Runs a program on xla tensors, asynchronously; CPU tensors among the arguments are copied to the device."""
+    """Runs a program on xla tensors, asynchronously; CPU tensors among the arguments are copied to the device.
 
-    def __init__(self, program: fx.Program, executable: compiler.Executable, elsewhere: frozenset[int]):
+    A training step is one XLA program: its forward and its backward graph are not executed by themselves but become one
+    node each of the device's pending graph, and the optimizer's operators follow. What ends the step executes it all:
+    a read, a sync, the return of `optimizer.step()` (`step.py`), or the next forward graph.
+    """
+
+    def __init__(
+        self,
+        program: fx.Program,
+        compile: Callable[[], compiler.Executable],
+        elsewhere: frozenset[int],
+        parameters: frozenset[int] | None,
+    ):
         """Args:
+        compile: gives the executable, where the program is run by itself.
         elsewhere: numbers of the arguments that are CPU tensors.
+        parameters: of a graph of a training step, the numbers of the arguments that are parameters; None for an
+            inference graph.
         """
         self._program = program
-        self._executable = executable
+        self._compile = compile
         self._device = program.graph.device
         self._arguments = [leaf for leaf in program.leaves if isinstance(leaf, int)]
         self._constants = [leaf.handle.value.array for leaf in program.leaves if isinstance(leaf, XLATensor)]
@@ -38,8 +54,55 @@ class DeviceRun:
         # for each of `_arguments`, whether the executable wants it channels last
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
+        self._parameters = parameters
+        self._call = lower.nested_call(program.graph, program.lines)
+
+    @functools.cached_property
+    def _executable(self) -> compiler.Executable:
+        return self._compile()
+
+    def prepare(self) -> None:
+        """Compiles now what else is compiled when it is first run by itself."""
+        _ = self._executable
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
+        program = self._program
+        handles = self._defer(arguments) if self._is_deferred(arguments) else self._execute(arguments)
+        began = time.perf_counter_ns()
+        made: dict[int, torch.Tensor] = {}
+        # all values first, then the writes: what is written to one argument may be what another one held
+        written = [self._handle(output, arguments, handles) for _, output in program.mutations]
+        outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
+        if written:
+            for (number, output), handle in zip(program.mutations, written, strict=True):
+                _write(arguments[number], handle, output.spec)
+        arguments.clear()
+        metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
+        return outputs
+
+    def _is_deferred(self, arguments: list[Any]) -> bool:
+        device = self._device
+        if execute.eager:
+            return False
+        if self._parameters is None:  # an optimizer that is compiled too belongs to the step, an evaluation does not
+            return device.deferred and any(_is_pending(arguments[number]) for number in self._arguments)
+        if device.deferred and any(_is_pending(arguments[number]) for number in self._parameters):
+            execute.sync(device)  # they have been updated: the step before has ended
+        return True
+
+    def _defer(self, arguments: list[Any]) -> list[Handle]:
+        values = []
+        for leaf in self._program.leaves:
+            tensor = arguments[leaf] if isinstance(leaf, int) else leaf
+            if tensor.device.type != "xla":
+                tensor = transfer.to_device(tensor, self._device)
+            values.append(unwrap(tensor).handle.value)
+        seeds = self._device.random.draw(self._program.seeds) if self._program.seeds else ()
+        step.watch_optimizers()
+        self._device.deferred = True
+        return dispatch.record_graph(self._call, values, seeds)
+
+    def _execute(self, arguments: list[Any]) -> list[Handle]:
         program = self._program
         began = time.perf_counter_ns()
         arrays = self._arrays([arguments[number] for number in self._arguments])
@@ -51,18 +114,8 @@ class DeviceRun:
         self._device.raise_failures()
         results = self._executable(arrays, (), seeds, program.lines)
         metrics.count("ExecuteComputation")
-        began = time.perf_counter_ns()
-        made: dict[int, torch.Tensor] = {}
-        # all values first, then the writes: what is written to one argument may be what another one held
-        written = [self._handle(output, arguments, results) for _, output in program.mutations]
-        outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
-        if written:
-            for (number, output), handle in zip(program.mutations, written, strict=True):
-                _write(arguments[number], handle, output.spec)
-        arguments.clear()
         lifetimes.bound(len(results))
-        metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
-        return outputs
+        return self._handles(results)
 
     def _arrays(self, tensors: list[torch.Tensor]) -> list[Any]:
         if self._mixed:
@@ -88,12 +141,20 @@ class DeviceRun:
             metrics.count("DynamoSyncInputExecuteTime")
         return execute.array_of(value, self._device, channels_last)
 
-    def _handle(self, output: fx.Output, arguments: list[Any], results: list[Any]) -> Handle:
+    def _handles(self, results: list[Any]) -> list[Handle]:
+        """The values of the executable's results. One each, whoever shows it: who holds a value decides whether its
+        buffer is donated."""
+        handles = []
+        for array, channels_last in zip(results, self._executable.physical, strict=True):
+            value = Value(None, 0, array)
+            value.channels_last = channels_last
+            handles.append(Handle(value))
+        return handles
+
+    def _handle(self, output: fx.Output, arguments: list[Any], handles: list[Handle]) -> Handle:
         """The value of an output, which nobody writes to."""
         if output.result is not None:
-            value = Value(None, 0, results[output.result])
-            value.channels_last = self._executable.physical[output.result]
-            return Handle(value)
+            return handles[output.result]
         if output.argument is None:
             return output.value.handle
         source = arguments[output.argument]
@@ -102,7 +163,7 @@ class DeviceRun:
         return unwrap(source).handle
 
     def _tensor(
-        self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[int, torch.Tensor]
+        self, output: fx.Output, arguments: list[Any], handles: list[Handle], made: dict[int, torch.Tensor]
     ) -> Any:
         """What the user gets."""
         if output.spec is None:
@@ -110,26 +171,29 @@ class DeviceRun:
         if output.itself:
             return arguments[output.argument]  # type: ignore[index]
         if output.device is not None and output.device.type != "xla":
-            return transfer.to_host(make(self._handle(output, arguments, results), output.spec))
+            return transfer.to_host(make(self._handle(output, arguments, handles), output.spec))
         if output.base is not None:
-            return self._view(output, self._tensor(output.base, arguments, results, made), results)
+            base = self._tensor(output.base, arguments, handles, made)
+            return self._view(output, base, self._handle(output, arguments, handles))
         if output.result is None or output.fresh:
-            return _outer(make(self._handle(output, arguments, results), output.spec))
+            return _outer(make(self._handle(output, arguments, handles), output.spec))
         tensor = made.get(output.result)
         if tensor is None:
-            handle = self._handle(output, arguments, results)
-            tensor = made[output.result] = _outer(make(handle, output.spec))
+            tensor = made[output.result] = _outer(make(handles[output.result], output.spec))
         return tensor
 
-    def _view(self, output: fx.Output, base: torch.Tensor, results: list[Any]) -> torch.Tensor:
+    def _view(self, output: fx.Output, base: torch.Tensor, handle: Handle) -> torch.Tensor:
         """A view in torch's books, whose value the program has computed along with its base."""
         spec: Any = output.spec
+        whole: Any = output.base.spec  # type: ignore[union-attr]
         with dispatch.Trace(self._device), torch.no_grad():
-            view = base.as_strided(spec.shape, spec.stride, spec.offset)
-        value = _inner(view).handle.value
-        value.array, value.node = results[output.result], None  # type: ignore[index]
-        value.channels_last = self._executable.physical[output.result]  # type: ignore[index]
+            view = base.as_strided(spec.shape, spec.stride, spec.offset - whole.offset + int(base.storage_offset()))
+        _inner(view).handle = handle
         return view
+
+
+def _is_pending(tensor: Any) -> bool:
+    return tensor.device.type == "xla" and unwrap(tensor).handle.value.array is None
 
 
 def _positions(leaves: tuple[Any, ...]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._higher_order_ops.effects import with_effects
 
 from lazy_runtime import dispatch, metrics, numbering, transfer
 from lazy_runtime.dispatch import Trace
@@ -32,7 +33,7 @@ class Output(NamedTuple):
         value: the Python value (None, an int) of what is no tensor; a constant of the graph.
         itself: it is the argument, not a tensor with the argument's value.
         fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
-        base: what it is a view of, if that is or has another view among the outputs.
+        base: what it is a view of, if that is or has another view among the outputs, or is an argument.
     """
 
     result: int | None
@@ -74,7 +75,13 @@ class Program(NamedTuple):
         }
 
 
-def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, visible: int | None = None) -> Program:
+def trace(
+    gm: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    device: Device,
+    visible: int | None = None,
+    aliases: frozenset[int] = frozenset(),
+) -> Program:
     """Traces `gm` for a device and one set of concrete arguments.
 
     Args:
@@ -82,6 +89,8 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
             SymInt.
         visible: how many of the outputs the user sees: these alias each other as in eager torch, and have its strides.
             What a forward graph saves for the backward one only needs its value.
+        aliases: numbers of the outputs that must share the memory of an argument that they are a view of. What
+            AOTAutograd knows to be one it makes itself, from the argument.
 
     Raises:
         NotImplementedError: an operator without a lowering, with the user's line.
@@ -101,7 +110,7 @@ def trace(gm: torch.fx.GraphModule, arguments: Sequence[Any], device: Device, vi
     outputs = _Outputs(recorded, device, numbered.live, sizes)
     mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
     described = tuple(
-        outputs.describe(value, node, visible is None or index < visible)
+        outputs.describe(value, node, visible is None or index < visible, index in aliases)
         for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
     )
     leaves = tuple(
@@ -118,7 +127,7 @@ class _Recorded(NamedTuple):
     output_nodes: list[Any]
     position: dict[int, int]  # id of a placeholder's value → argument number
     mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
-    placeholders: list[Any]  # keeps the ids above from being used again
+    arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
     bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
 
 
@@ -132,7 +141,7 @@ def _interpret(
 ) -> _Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, [], {})
+    recorded = _Recorded([], [], {}, {}, {}, {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -143,7 +152,7 @@ def _interpret(
                 argument = make(Handle(Value(None, 0)), spec)
                 argument.handle.value.channels_last = number in channels_last
                 recorded.position[id(argument.handle.value)] = number
-                recorded.placeholders.append(argument)
+                recorded.arguments[node] = argument
             environment[node] = argument
         elif node.op == "get_attr":
             attribute = _attribute(gm, node.target)
@@ -208,6 +217,10 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.prims.convert_element_type.default:  # of a Python number that became an input
             target, args, kwargs = aten._to_copy.default, args[:1], {"dtype": args[1]}
         return dispatch.dispatch(XLATensor, target, (), args, kwargs)
+    if target is with_effects:  # a token keeps operators that may raise in order: so does our graph, without one
+        _, effectful, *rest = args
+        results = dispatch.dispatch(XLATensor, effectful, (), tuple(rest), kwargs)
+        return (None, *results) if isinstance(results, tuple) else (None, results)
     if isinstance(target, torch._ops.HigherOrderOperator):
         raise NotImplementedError(
             f"the higher-order operator {target} is not supported by backend='openxla' yet: keep it out of the "
@@ -233,16 +246,27 @@ class _Outputs:
             return Output(result, None, value.spec, self._device.torch_device)
         return self.describe(value, node, True)._replace(itself=False)
 
-    def describe(self, value: Any, node: Any, visible: bool) -> Output:
-        """One of the graph's outputs."""
+    def describe(self, value: Any, node: Any, visible: bool, alias: bool = False) -> Output:
+        """One of the graph's outputs.
+
+        Args:
+            alias: where it is a view of an argument it shares its memory.
+        """
         if not isinstance(value, XLATensor):
             return Output(None, None, None, None, value)
         fake = node.meta.get("val")
         target = fake.device if isinstance(fake, torch.Tensor) else self._device.torch_device
-        spec = self._spec(value, fake) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
+        like = None if node.target in _WRONG_STRIDES else fake
+        spec = self._spec(value, like) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
         recorded = self._recorded
         root = _root(node)
         argument = recorded.position.get(id(value.handle.value))
+        if alias and root.op == "placeholder" and node is not root:
+            number = recorded.position[id(recorded.arguments[root].handle.value)]
+            whole = self._spec(recorded.arguments[root], root.meta.get("val"))
+            result = self._results.get(id(value.handle))
+            itself = Output(None, number, whole, target, itself=True)
+            return Output(result, argument, spec, target, base=itself)
         if argument is not None:
             itself = node.op == "placeholder"
             return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
@@ -264,6 +288,10 @@ class _Outputs:
             if stride is not None and offset is not None:
                 return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
         return spec
+
+
+#: Operators whose meta kernels give other strides than the CPU's (torch 2.13); those that are inferred here are right.
+_WRONG_STRIDES = frozenset({aten.max_unpool2d.default, aten.nonzero_static.default})
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:

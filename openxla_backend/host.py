@@ -82,12 +82,13 @@ class HostRun:
         spec = output.spec
         if spec is None:
             return output.value
+        if output.base is not None:
+            base = self._tensor(output.base, arguments, results, made)
+            offset = spec.offset - output.base.spec.offset + base.storage_offset()  # type: ignore[union-attr]
+            return base.as_strided(spec.shape, spec.stride, offset)
         if output.argument is not None:
             argument = arguments[output.argument]
             return _laid_out(argument.detach().clone(), spec) if output.fresh else argument
-        if output.base is not None:
-            base = self._tensor(output.base, arguments, results, made)
-            return base.as_strided(spec.shape, spec.stride, spec.offset)
         if output.result is None:
             return _laid_out(self._export(output.value.handle.value.array).clone(), spec)
         if output.fresh:

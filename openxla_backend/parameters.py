@@ -51,7 +51,7 @@ class Split(NamedTuple):
 class KeptParameters:
     """A callable with AOTAutograd's boxed convention, as `CompiledGraph`."""
 
-    def __init__(self, split: Split, examples: Sequence[Any], visible: int | None):
+    def __init__(self, split: Split, examples: Sequence[Any], visible: int | None, aliases: frozenset[int]):
         self._boxed_call = True
         self._parameters = split.parameters
         self._others = split.others
@@ -59,7 +59,7 @@ class KeptParameters:
         self._once_examples = [examples[number] for number in split.parameters]
         self._always_examples = [*(examples[number] for number in split.others), *split.examples]
         self._once = CompiledGraph(split.once, self._once_examples)
-        self._always = CompiledGraph(split.always, self._always_examples, visible=visible)
+        self._always = CompiledGraph(split.always, self._always_examples, visible=visible, aliases=aliases)
         #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
         #: gave for them
         self._kept: tuple[list[Any], list[torch.Tensor]] | None = None

@@ -29,6 +29,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def is_tracing() -> bool:
+    """Whether the calling thread is in a region."""
+    return _thread.region is not None
+
+
 class Region:
     """One compiled function or `with` block.
 

