@@ -140,15 +140,14 @@ def _zeros(spec: TensorSpec) -> torch.Tensor:
 
 def _factory_kernel(name: str) -> Any:
     target = registry.overload(name)
-    operator = registry.lookup(target) if target is not None else None
-    if operator is None:
+    if target is None or registry.lookup(target) is None:
         raise ValueError(f"{name} is listed as a factory and has no lowering")
 
     def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs["device"] = devices.get(kwargs.get("device")).torch_device
         kwargs.pop("pin_memory", None)
         _strided(kwargs.pop("layout", None))
-        return to_user(dispatch.record(operator, args, kwargs))
+        return to_user(dispatch.dispatch(XLATensor, target, (), args, kwargs))
 
     return kernel
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import checks
 from .casting import is_bool, is_complex, is_float
@@ -212,11 +213,13 @@ def lcm(x, y):
 # ---- powers
 
 
-@pointwise("aten::pow.Tensor_Scalar", "aten::pow.Tensor_Tensor", "aten::pow.Scalar")
+@pointwise("aten::pow.Tensor_Scalar", "aten::pow.Tensor_Tensor", "aten::pow.Scalar", promotion=Promotion.NO_OPMATH)
 def power(x, y):
     if isinstance(y, int | float) and not isinstance(y, bool) and (is_float(x) or is_complex(x)):
         return _power_of_number(x, y)
     x, y = _common(x, y)
+    if x.dtype.itemsize == 2 and is_float(x):
+        return jnp.power(x.astype(jnp.float32), y.astype(jnp.float32))
     if is_bool(x):
         return x | ~y
     if jnp.issubdtype(x.dtype, jnp.integer):
@@ -225,6 +228,12 @@ def power(x, y):
 
 
 def _power_of_number(x: jax.Array, y: float) -> jax.Array:
+    if y in (2, 3, -2) and x.dtype == jnp.bfloat16:  # torch's kernel rounds each product
+        x, _, rounded = _rounding_steps(x, x)
+        square = rounded(x * x)
+        return square if y == 2 else square * x if y == 3 else 1 / square
+    if is_float(x) and x.dtype.itemsize == 2:
+        x, y = x.astype(jnp.float32), float(np.asarray(y, x.dtype))  # the exponent is of the dtype
     if y == 0.5:
         return sqrt(x)
     if y == -0.5:

@@ -108,14 +108,18 @@ def minimum(x, y):
     return jnp.minimum(x, y)
 
 
+# Of two zeros `maximum` and `minimum` give what IEEE 754-2019 wants; torch's kernels the first or the second operand,
+# depending on the number of elements. With `fmax` and `fmin` it is always the first.
+
+
 @pointwise("aten::fmax")
 def fmax(x, y):
-    return jnp.fmax(x, y)
+    return jnp.where((x >= y) | (y != y), x, y)
 
 
 @pointwise("aten::fmin")
 def fmin(x, y):
-    return jnp.fmin(x, y)
+    return jnp.where((x <= y) | (y != y), x, y)
 
 
 @pointwise("aten::clamp", "aten::clamp.Tensor")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .casting import is_complex, is_float
-from .registry import Promotion, op, pointwise
+from .registry import Promotion, checked_dtypes, op, pointwise
 
 
 @pointwise("aten::real", promotion=Promotion.COMPLEX_TO_FLOAT)
@@ -31,7 +31,7 @@ def neg_view(x):
     return -x
 
 
-@op("aten::complex")
+@op("aten::complex", infer=checked_dtypes("aten::complex"))
 def make_complex(real, imag):
     return jax.lax.complex(*jnp.broadcast_arrays(real, imag))
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import torch
 
 from .. import checks, dtypes
 from .reduction import checked_op, opmath
 from .registry import op
 from .selection import cast
+
+aten = torch.ops.aten
 
 NONE, MEAN, SUM = 0, 1, 2  # at::Reduction
 
@@ -59,7 +65,20 @@ def _target_weights(x, target, weight, ignore_index):
     return axis, safe, jnp.where(valid, each, 0)
 
 
-@op("aten::nll_loss_forward", "aten::nll_loss2d_forward", fallible=True)
+def _any_labels(operator: Any) -> Callable[..., Any]:
+    """For `infer=`: the operator, whose meta kernel takes no labels of bytes as the CPU kernel does."""
+
+    def wide(x: Any) -> Any:
+        return x.long() if isinstance(x, torch.Tensor) and x.is_meta and x.dtype is torch.uint8 else x
+
+    def infer(*args: Any) -> Any:
+        return operator(*map(wide, args))
+
+    return infer
+
+
+@op("aten::nll_loss_forward", fallible=True, infer=_any_labels(aten.nll_loss_forward.default))
+@op("aten::nll_loss2d_forward", fallible=True)
 def nll_loss_forward(x, target, weight, reduction, ignore_index):
     axis, safe, each = _target_weights(x, target, weight, ignore_index)
     picked = jnp.squeeze(jnp.take_along_axis(x, jnp.expand_dims(safe, axis), axis), axis)
@@ -70,7 +89,8 @@ def nll_loss_forward(x, target, weight, reduction, ignore_index):
     return (jnp.sum(loss) / total if reduction == MEAN else jnp.sum(loss)), total
 
 
-@op("aten::nll_loss_backward", "aten::nll_loss2d_backward", fallible=True)
+@op("aten::nll_loss_backward", fallible=True, infer=_any_labels(aten.nll_loss_backward.default))
+@op("aten::nll_loss2d_backward", fallible=True)
 def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
     axis, safe, each = _target_weights(x, target, weight, ignore_index)
     if reduction == MEAN:

@@ -193,8 +193,9 @@ def _scaled(x, scale):
 
 
 @op("aten::native_dropout_backward", channels_last=True)
-def native_dropout_backward(grad, mask, scale):
-    return layout.elementwise(lambda grad, mask: grad * _scaled(mask.astype(grad.dtype), scale), grad, mask)
+def native_dropout_backward(grad, mask, scale, *, out):
+    dtype = dtypes.to_numpy(out.dtype)  # a float also for integers
+    return layout.elementwise(lambda grad, mask: grad.astype(dtype) * _scaled(mask.astype(dtype), scale), grad, mask)
 
 
 def _with_noise(x, noise, *arguments, generator=None):

@@ -60,12 +60,6 @@ EXPECTED: list[Expected] = [
         dtypes=("float32", "complex64"),
     ),
     Expected(
-        "torch's fake kernel gives the strides of nonzero, which Dynamo takes for those of the result",
-        "nonzero_static",
-        directions=("forward",),
-        roads=("compile",),
-    ),
-    Expected(
         "as_strided beyond an argument of a compiled graph reads memory that the argument does not show",
         "as_strided_partial_views",
         directions=("forward",),

@@ -150,3 +150,15 @@ def test_errors_of_dtypes_come_with_the_call(function):
     with pytest.raises(type(expected.value)) as found:
         function(x.to("xla"))
     assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("exponent", [2, 3, 4, -1, -2, 0.5, -0.5, 1.7])
+def test_powers_of_16_bit_floats_are_rounded_as_torch_does(exponent, dtype):
+    x = (torch.rand(64, generator=torch.Generator().manual_seed(0)) * 4 + 0.01).to(dtype)
+    same(lambda x: x**exponent, x)
+
+
+@pytest.mark.parametrize("function", [torch.fmax, torch.fmin])
+def test_of_two_zeros_the_first(function):
+    same(function, *pairs(torch.tensor([0.0, -0.0, NAN, 1.0] * 8), torch.tensor([0.0, -0.0, NAN, 1.0])))
