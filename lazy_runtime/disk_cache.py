@@ -5,8 +5,8 @@ On by default, in `~/.cache/lazy_runtime/xla` (below `XDG_CACHE_HOME` if that is
 `XLA_PERSISTENT_CACHE_MAX_BYTES` sets the bound. `initialize` does the first two from a script.
 
 Counters and metrics are PyTorch/XLA's: `PersistentCacheHit`, `PersistentCacheMiss` and
-`PersistentCacheDeserializeFailure`, and the times `PersistentCacheLoad` and `PersistentCacheStore`; of our own there are
-`PersistentCacheUncacheable` and `PersistentCacheMiss::why`. `lookups` has the reasons in words.
+`PersistentCacheDeserializeFailure`, and the times `PersistentCacheLoad` and `PersistentCacheStore`. Of our own there
+are `PersistentCacheUncacheable` and `PersistentCacheMiss::why`. `lookups` has the reasons in words.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
-from jax.experimental import serialize_executable
-from jaxlib.mlir import ir
 
-from . import aten_bridge, disk_key, dtypes, environment, metrics
+from . import disk_key, disk_program, environment, metrics
 from .debug import output
 from .disk_store import Entry, Store, TornError, UnsafeError
 
@@ -65,20 +63,6 @@ def lookups() -> list[Lookup]:
     return list(_lookups)
 
 
-class Loaded(NamedTuple):
-    """What is known of a program that came from the disk.
-
-    Attributes:
-        compiled: jax's callable.
-        physical: numbers of the results that are channels last.
-        checks: how many checks it makes.
-    """
-
-    compiled: jax.stages.Compiled
-    physical: frozenset[int]
-    checks: int
-
-
 class Place:
     """Where one program is on disk, or would be."""
 
@@ -88,7 +72,7 @@ class Place:
         self._graph = graph
         self._name = f"{key.program[:32]}-{key.environment_digest[:16]}"
 
-    def load(self) -> Loaded | None:
+    def load(self) -> disk_program.Loaded | None:
         """The program, or None if it must be compiled."""
         start = time.perf_counter()
         try:
@@ -99,7 +83,7 @@ class Place:
         if entry is None:
             return self._missed(*self._why(), start)
         try:
-            loaded = _deserialize(entry, self._graph)
+            loaded = disk_program.load(entry, self._graph)
         except Exception as error:  # whatever pickle, jax and XLA may say
             metrics.count("PersistentCacheDeserializeFailure")
             self._store.remove(self._name)
@@ -143,18 +127,11 @@ class Place:
         self, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, physical: Iterable[int], checks: int
     ) -> None:
         try:
-            targets = _custom_calls(lowered)
-            payload = _serialize(compiled)
+            described, payload = disk_program.dump(lowered, compiled, physical, checks)
         except disk_key.UncacheableError as error:
             _uncacheable(self._graph, str(error))
             return
-        header = {
-            "program": self._key.program,
-            "environment": self._key.environment,
-            "physical": sorted(physical),
-            "checks": checks,
-            "custom_calls": targets,
-        }
+        header = {"program": self._key.program, "environment": self._key.environment, **described}
         try:
             self._store.write(self._name, header, payload)
         except OSError as error:
@@ -175,73 +152,6 @@ def find(graph: Graph, keep_layout: frozenset[int] | None, options: Mapping[str,
     except disk_key.UncacheableError as error:
         _uncacheable(graph, str(error))
         return None
-
-
-# ---- an executable as bytes
-
-
-def _serialize(compiled: jax.stages.Compiled) -> bytes:
-    try:
-        return serialize_executable.serialize(compiled)[0]
-    except Exception as error:  # a platform that cannot, Python objects that are part of the program
-        raise disk_key.UncacheableError(f"it cannot be serialized: {error}") from error
-
-
-def _deserialize(entry: Entry, graph: Graph) -> Loaded:
-    header = entry.header
-    _prepare(header["custom_calls"])
-    arguments = len(graph.leaves) + (graph.floats > 0) + (graph.ints > 0)
-    results = len(graph.outputs) + (header["checks"] > 0)
-    with dtypes.x64():
-        compiled = serialize_executable.deserialize_and_load(
-            entry.payload,
-            jax.tree.structure(((0,) * arguments, {})),
-            jax.tree.structure([0] * results),
-            backend=graph.device.jax_device.client,
-            execution_devices=[graph.device.jax_device],
-        )
-    return Loaded(compiled, frozenset(header["physical"]), header["checks"])
-
-
-# A program calls what is outside of XLA by name. A later process has it under that name if jax or we register it, at
-# import or in `_prepare`. Host callbacks are none of these: they are objects of the process that made them.
-_KNOWN_TARGETS = ("aten_call", "lapack_", "cusolver_", "cublas_", "cusparse_", "cu_", "mhlo.", "chlo.")
-_KNOWN_EXACTLY = frozenset({"Sharding", "TopK", "ApproxTopK", "annotate_device_placement"})
-
-
-def _custom_calls(lowered: jax.stages.Lowered) -> list[str]:
-    """The targets of a program's custom calls.
-
-    Raises:
-        UncacheableError: one of them is not there, or means something else, in a later process.
-    """
-    found: set[str] = set()
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "stablehlo.custom_call":
-            found.add(operation.attributes["call_target_name"].value)
-        return ir.WalkResult.ADVANCE
-
-    module: Any = lowered.compiler_ir("stablehlo")
-    module.operation.walk(visit)
-    for target in found:
-        if target not in _KNOWN_EXACTLY and not target.startswith(_KNOWN_TARGETS):
-            raise disk_key.UncacheableError(f"it calls {target}, which belongs to this process")
-    return sorted(found)
-
-
-def _prepare(targets: Sequence[str]) -> None:
-    """Makes sure that a program finds what it calls: tracing, which does so otherwise, has not taken place.
-
-    Raises:
-        RuntimeError: it is not to be had.
-    """
-    if "aten_call" in targets and not aten_bridge.available():
-        raise RuntimeError("it calls torch's kernels, and the ATen bridge is not built")
-    if any(target.startswith("lapack_") for target in targets):
-        from jax._src.lax import linalg
-
-        linalg.initialize_lapack()
 
 
 # ---- the store of this process
