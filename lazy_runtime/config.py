@@ -58,11 +58,6 @@ def debug_level() -> int:
     return environment.value("PT_XLA_DEBUG_LEVEL") or (2 if _switch("PT_XLA_DEBUG") else 0)
 
 
-def step_log() -> bool:
-    """`XLA_EMIT_STEPLOG`: whether each step writes a line to standard error."""
-    return _switch("XLA_EMIT_STEPLOG")
-
-
 def dynamo_debug() -> bool:
     """`XLA_DYNAMO_DEBUG`: whether each graph that Dynamo hands over is printed."""
     return _switch("XLA_DYNAMO_DEBUG")

@@ -1,7 +1,7 @@
 """Every environment variable of this package in one table: what it takes, what it does, what it costs.
 
-`docs/environment.md` is made of it (`python -m lazy_runtime.environment > docs/environment.md`). Values are checked
-when they are read, and all of them when xla is first used: one that is not legal is an error that says which ones are.
+`docs/environment.md` is made of it (`debug/environment_page.py`). Values are checked when they are read, and all of
+them when xla is first used: one that is not legal is an error that says which ones are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_TRUE = ("1", "true", "on", "yes")
-_FALSE = ("0", "false", "off", "no")
+TRUE = ("1", "true", "on", "yes")
+FALSE = ("0", "false", "off", "no")
 
 
 class Variable(NamedTuple):
@@ -56,9 +56,9 @@ class Variable(NamedTuple):
 
 def _switch(text: str) -> bool:
     lowered = text.lower()
-    if lowered in _TRUE:
+    if lowered in TRUE:
         return True
-    if lowered in _FALSE:
+    if lowered in FALSE:
         return False
     raise ValueError(text)
 
@@ -82,11 +82,11 @@ def _integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-_SWITCH = "0, 1, false, true, off, on, no, yes"
+SWITCH = "0, 1, false, true, off, on, no, yes"
 
 
 def _flag(name: str, default: bool, read: str, effect: str, cost: str = "none", code: bool = False) -> Variable:
-    return Variable(name, _SWITCH, _switch, default, read, effect, cost, code)
+    return Variable(name, SWITCH, _switch, default, read, effect, cost, code)
 
 
 def _text(name: str, legal: str, read: str, effect: str, cost: str = "none") -> Variable:
@@ -94,6 +94,7 @@ def _text(name: str, legal: str, read: str, effect: str, cost: str = "none") -> 
 
 
 _STORED = "fewer bits of every number, and so of every result"
+_SLOW = "a program per operator: slow, for finding the operator that fails"
 
 TABLE = (
     _text(
@@ -257,7 +258,7 @@ TABLE = (
         False,
         "start",
         "Where a value is read, the pending operators run one by one.",
-        "a program per operator: slow, for finding the operator that fails",
+        _SLOW,
     ),
     _flag("GET_TENSORS_OPBYOP", False, "start", "XLA_GET_TENSORS_OPBYOP's older name.", "as there"),
     _flag(
@@ -265,7 +266,7 @@ TABLE = (
         False,
         "start",
         "At a sync, the pending operators run one by one.",
-        "a program per operator: slow, for finding the operator that fails",
+        _SLOW,
     ),
     _flag("SYNC_TENSORS_OPBYOP", False, "start", "XLA_SYNC_TENSORS_OPBYOP's older name.", "as there"),
     _flag("XLA_EMIT_STEPLOG", False, "use", "Each step (`sync`, `mark_step`) writes a line to standard error."),
@@ -308,31 +309,3 @@ def check() -> None:
 def code_key() -> tuple[tuple[str, Any], ...]:
     """The variables that can change compiled code, with their values."""
     return tuple((variable.name, variable.value()) for variable in TABLE if variable.code)
-
-
-def markdown() -> str:
-    """`docs/environment.md`."""
-    lines = [
-        "# Environment variables",
-        "",
-        "Names and meaning are PyTorch/XLA's where it has them. A value that is not legal is an error at the first use",
-        "of xla; unset and empty mean the default. *Start* variables are read once, at the process's first use of xla;",
-        "*use* variables whenever they matter, so a program may set them in `os.environ` as it runs.",
-        "",
-        "This page is made by `python -m lazy_runtime.environment`.",
-        "",
-        "| variable | values | default | read | effect | cost |",
-        "|---|---|---|---|---|---|",
-    ]
-    for variable in TABLE:
-        default = variable.default
-        shown = "" if default is None else int(default) if isinstance(default, bool) else default
-        legal = "0, 1" if variable.legal == _SWITCH else variable.legal
-        cells = f"`{variable.name}`", legal, str(shown), variable.read, variable.effect, variable.cost
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", f"A switch (0, 1) also takes {', '.join(_FALSE[1:] + _TRUE[1:])}.", ""]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

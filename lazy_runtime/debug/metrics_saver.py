@@ -1,12 +1,11 @@
-"""What happens at the end of each step: `XLA_METRICS_FILE`, `XLA_EMIT_STEPLOG`."""
+"""`XLA_METRICS_FILE`: the report, appended at each step."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import sys
 
-from .. import config, environment
+from .. import environment
 from . import metrics
 
 _steps = itertools.count()
@@ -25,10 +24,3 @@ def save_metrics(metrics_file: str | None = None) -> None:
     if metrics_file is not None:
         with open(metrics_file, "a", encoding="utf-8") as file:
             file.write(f"[MetricsData; step={next(_steps)}]\n{metrics.metrics_report()}\n")
-
-
-def end_step() -> None:
-    """Called by `sync`."""
-    if config.step_log():
-        print("torch_xla.core.xla_model::mark_step", file=sys.stderr, flush=True)
-    save_metrics()

@@ -36,27 +36,47 @@ def test_another_batch_size_is_named_with_its_line_and_advice():
     assert y.shape == (37, 8)
 
 
-def test_other_changes_are_told_apart():
+def test_an_operator_that_was_added_or_exchanged_is_named():
     x = torch.rand(8).to("xla")
-
-    def run(change):
-        y = x * 2.5
-        if change == "operators":
-            y = y.cos()
-        z = (x.double() if change == "input_dtype" else x) + 1
-        w = y.sum(0 if change == "argument" else (), keepdim=change == "argument")
-        v = z.clamp(min=1.0 if change == "argument" else 0.0)
-        if change == "outputs":
-            del v
+    for operators in (("cos", "sin"), ("cos", "tan"), ("cos", "tan", "exp")):
+        y = x
+        for name in operators:
+            y = getattr(y, name)()
         lazy_runtime.sync()
+        assert y.shape == x.shape
+    assert reasons() == ["aten::tan in place of aten::sin", "aten::exp was added"]
+    assert {found.cause for found in debug.recompiles()} == {"operators"}
 
-    for change in ("", "operators", "outputs", "argument"):
-        run(change)
-    by_number = {found.number: found for found in debug.recompiles()}
-    assert by_number[2].cause == "operators"
-    assert by_number[2].reason == "aten::cos was added"
-    assert by_number[3].cause in ("operators", "outputs")
-    assert by_number[4].cause == "argument"
+
+def test_another_dtype_is_named():
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.rand(8).to("xla", dtype)
+        y = x.cos()
+        lazy_runtime.sync()
+        assert y.dtype == dtype
+    (found,) = debug.recompiles()
+    assert (found.cause, found.reason) == ("input_dtype", "input 0 was f32[8], is bf16[8]")
+    assert found.advice == ""
+
+
+def test_a_number_that_becomes_special_is_named():
+    x = torch.rand(8).to("xla")
+    for number in (2.5, 3.5, 1.0):  # those that are not special are inputs of the program
+        y = x * number
+        lazy_runtime.sync()
+        assert y.shape == x.shape
+    assert reasons() == ["argument other of aten::mul.Tensor was a float that may change, is 1"]
+
+
+def test_a_buffer_that_is_donated_is_named():
+    other = []
+    for keep in (True, False):
+        x = torch.rand(8).to("xla")
+        if keep:
+            other.append(x.detach())
+        x += 1
+        lazy_runtime.sync()
+    assert reasons() == ["the buffer of input 0 may be reused now"]
 
 
 def test_a_constant_argument_is_named_with_both_values():

@@ -22,9 +22,8 @@ def test_steps_and_parts_are_named_in_the_profile(tmp_path):
     x = torch.rand(8, 8).to("xla")
     xp.start_trace(str(tmp_path))
     for step in range(2):
-        with xp.StepTrace("a_training_step", step_num=step):
-            with xp.Trace("its_forward"):
-                y = x @ x
+        with xp.StepTrace("a_training_step", step_num=step), xp.Trace("its_forward"):
+            y = x @ x
     xp.stop_trace()
     assert y.shape == (8, 8)
     assert metrics.value("MarkStep") == 2  # a step ends with a sync
@@ -64,10 +63,8 @@ def test_a_profile_from_now_on(tmp_path):
 
 
 def test_a_failing_step_is_not_executed():
-    x = torch.rand(4).to("xla")
     with pytest.raises(KeyError), xp.StepTrace("a_step"):
-        y = x + 1
-        raise KeyError(str(y.shape))
+        raise KeyError
     assert metrics.value("MarkStep") == 0
 
 
