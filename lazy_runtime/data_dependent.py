@@ -181,11 +181,11 @@ def _index_put(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
                 raise NotImplementedError(errors.data_dependent(func))
             indices = _without_masks(x, indices)
         else:
-            values = _for_mask(func, x, indices, values)
+            values = _for_mask(func, x, indices, values, *accumulate)
     return dispatch.record(registry.table[func], (x, indices, values, *accumulate), kwargs)
 
 
-def _for_mask(func: Any, x: XLATensor, indices: Any, values: torch.Tensor) -> torch.Tensor:
+def _for_mask(func: Any, x: XLATensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
     """The values, which in all dimensions but the one along the selected places must fit.
 
     Raises:
@@ -193,20 +193,23 @@ def _for_mask(func: Any, x: XLATensor, indices: Any, values: torch.Tensor) -> to
     """
     axis, mask = next((place, index) for place, index in enumerate(indices) if index is not None)
     _check_mask(x, mask, axis)
-    if values.dtype is not x.dtype:
-        one = torch.zeros(1, dtype=torch.int64, device="cpu")
-        with torch._C._DisableTorchDispatch():  # torch's words for these dtypes
-            aten.index_put.default(one.to(x.dtype), [one], one.to(values.dtype))
-    if values.numel() == 1:
+    if values.numel() == 1 and not accumulate:  # torch takes it for a `masked_fill_`
+        values = values.to(x.dtype)
+    refused = values.dtype is not x.dtype  # which torch says after what it says of the sizes
+    if values.numel() == 1 and not refused:
         return values if values.dim() == 0 else aten.reshape.default(values, ())
     before, after = list(x.shape[:axis]), list(x.shape[axis + mask.dim() :])
     place = values.dim() - len(after) - 1  # the dimension along the selected places
-    if not broadcasts(values.shape, (*before, values.shape[place] if place >= 0 else 1, *after)):
+    if refused or not broadcasts(values.shape, (*before, values.shape[place] if place >= 0 else 1, *after)):
         shape = [*before, _count(func, on_device(mask, x)), *after]
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
-            f"shape {shape}"
-        )
+        if not (refused and broadcasts(values.shape, shape)):
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+                f"shape {shape}"
+            )
+        one = torch.zeros(1, dtype=torch.int64, device="cpu")
+        with torch._C._DisableTorchDispatch():  # torch's words for these dtypes
+            aten.index_put.default(one.to(x.dtype), [one], one.to(values.dtype))
     return values
 
 

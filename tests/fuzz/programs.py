@@ -279,7 +279,7 @@ class Sketch:
         """Whether torch leaves open what a write gives: elements that share a place (torch refuses only those of an
         expanded tensor), or a source that overlaps the target without being the same (torch refuses only some)."""
         place = _places(target)
-        if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape, strict=True)):
+        if _is_expanded(target):
             return False
         if len(set(place)) < len(place):
             return True
@@ -288,6 +288,10 @@ class Sketch:
             if _shares(source, target) and there != place and not set(there).isdisjoint(place):
                 return True
         return False
+
+
+def _is_expanded(x: torch.Tensor) -> bool:
+    return any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
 
 
 def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -442,6 +446,10 @@ PURE: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
 
 
 # ---- writes: a statement, and the variables that it reads
+#
+# Most operators refuse to write to an expanded tensor. `masked_fill_`, `index_fill_` and `index_put_` warn on the CPU
+# that this is deprecated, and `tril_` and `triu_` forget to look; what they leave is up to the order in which their
+# kernels happen to write. On xla they refuse.
 
 
 def _operated(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.Tensor]]:
@@ -467,7 +475,7 @@ def _assigned(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.
 
 def _indexed(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.Tensor]] | None:
     index = s.tensor_index(x)
-    if index is None:
+    if index is None or _is_expanded(x):
         return None
     part = s.value(f"{target}[{index}]")
     if part is None:
@@ -484,7 +492,7 @@ def _indexed(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.T
 
 
 def _masked(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.Tensor]] | None:
-    if x.is_complex():
+    if x.is_complex() or _is_expanded(x):
         return None
     return s.one_of([f"{target}[{target} > 1] = {s.one_of([0, 2.5])}", f"{target}.masked_fill_({target} < 0, 4)"]), []
 
@@ -504,6 +512,8 @@ def _index_filled(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[to
         return None
     index = f"torch.tensor([{s.draw(st.integers(0, x.shape[dim] - 1))}], device=device)"
     one = f"{target}.narrow({dim}, 0, 1) * 3"
+    if _is_expanded(x):
+        return None
     return s.one_of(
         [
             f"{target}.index_fill_({dim}, {index}, 3)",
@@ -526,7 +536,8 @@ WRITES: list[Callable[[Sketch, str, torch.Tensor], tuple[str, list[torch.Tensor]
     lambda s, target, x: (f"{target}.fill_({s.one_of([1, 2.5])})", []),
     lambda s, target, x: (f"{target}.zero_()", []),
     lambda s, target, x: (f"{target}.{s.one_of(['relu_()', 'clamp_(0, 2)', 'neg_()', 'abs_()', 'square_()'])}", []),
-    lambda s, target, x: (f"{target}.{s.one_of(['tril_()', 'triu_(1)', 'fill_diagonal_(3)', 'cumsum_(0)'])}", []),
+    lambda s, target, x: (f"{target}.{s.one_of(['fill_diagonal_(3)', 'cumsum_(0)'])}", []),
+    lambda s, target, x: None if _is_expanded(x) else (f"{target}.{s.one_of(['tril_()', 'triu_(1)'])}", []),
     lambda s, target, x: (f"{target}.add_({target})", [x]),
     lambda s, target, x: (f"{target}.mul_({target}.sum())", []),
     lambda s, target, x: (f"torch._foreach_mul_([{target}], 2)", []),

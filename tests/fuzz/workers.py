@@ -75,6 +75,7 @@ class Worker:
 
 
 def _serve(connection: Connection, flags: str) -> None:
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"  # nobody will run these programs again
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()  # read when xla is first used
     import logging
     import warnings

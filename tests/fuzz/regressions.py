@@ -1,0 +1,86 @@
+"""Programs that once failed, each with what was wrong. What `python -m tests.fuzz` prints goes in here."""
+
+from __future__ import annotations
+
+REGRESSIONS: dict[str, str] = {
+    "compiled, a constant that an operator uploads is no argument of the graph": """
+t0 = values((), float32)
+---
+t0.copy_(-1)
+---
+""",
+    "compiled, the whole of an argument as one of several views shares its memory": """
+t1 = values((3, 2), float32).requires_grad_()
+---
+t2 = t1.split(3, 0)[0]
+---
+""",
+    "compiled, a detached argument shares its memory": """
+t1 = values((4, 1, 3), float32)
+t2 = t1[1:]
+---
+t4 = t2.detach()[1:]
+---
+""",
+    "compiled, one buffer behind two values was donated twice": """
+t0 = values((0, 1, 3), float32)
+t1, = t0.chunk(2, 1)
+---
+t2 = t0.select(2, 0)
+t1.mul_(t1.sum())
+t2.square_()
+t2.set_(t2)
+t3 = t2.split(3, 0)[0]
+---
+""",
+    "compiled, after a graph break Dynamo compiled our own functions": """
+t0 = values((2, 0), float32).requires_grad_()
+t1 = torch.stack([t0, t0])
+---
+t1[torch.tensor([False, False], device=device)] = t0
+---
+""",
+    "compiled, a view whose strides change": """
+t0 = values((2, 1, 3), float32)
+---
+t1 = t0.split(1, -3)[0]
+t4 = t1.flip(0)
+t4.swapaxes_(2, 0)
+---
+""",
+    "a write through a view left its strides to the memory behind it": """
+t0 = values((2, 3), float32)
+t2 = t0.t()
+t2[None, :, None, :].masked_fill_(t2[None, :, None, :] < 0, 4)
+t0.transpose_(1, 0)
+t4 = t0.contiguous()
+""",
+    "cumsum_ of bools": """
+t0 = values((2, 3, 2), bool)
+t0.cumsum_(0)
+""",
+    "index_put_ of another dtype": """
+t1 = values((2, 0), uint8)
+t1.index_put_((torch.tensor([0, 1], device=device),), values((2, 0)), accumulate=True)
+""",
+    "sizes that do not fit are refused before dtypes": """
+t0 = values((2, 3), float32)
+t1 = values((2, 0), complex64)
+t2, = t1.split(3, -2)
+t0[1:4:2, :] += t2
+""",
+    "a list of bools multiplied in place": """
+t0 = values((2, 0), bool)
+torch._foreach_mul_([t0], 2)
+""",
+    "as_strided_ of a leaf is refused before its sizes are": """
+t0 = values((0, 1, 3), float32).requires_grad_()
+t0.as_strided_((3, 2), (3, 1), 2)
+""",
+    "as_strided_ of one of several views is refused before its sizes are": """
+t0 = values((1,), float32).requires_grad_()
+t2 = t0.unsqueeze(0)
+t3, = t0.split(3, 0)
+t3.as_strided_((3,), (1,), 3)
+""",
+}
