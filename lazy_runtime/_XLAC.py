@@ -148,23 +148,23 @@ def _clear_xla_metrics() -> None:
 
 def _get_xla_tensors_text(tensors: Sequence[torch.Tensor]) -> str:
     """The pending program of the tensors, one line per operator."""
-    from .debug import graph_text
+    from .debug import graphs
 
-    return graph_text.render(graph_text.of_tensors(tensors), "text")
+    return graphs.text(tensors)
 
 
 def _get_xla_tensors_hlo(tensors: Sequence[torch.Tensor]) -> str:
     """The pending program of the tensors as HLO text."""
-    from .debug import graph_text
+    from .debug import graphs
 
-    return graph_text.render(graph_text.of_tensors(tensors), "hlo")
+    return graphs.hlo(tensors)
 
 
 def _get_xla_tensors_dot(tensors: Sequence[torch.Tensor]) -> str:
     """The pending program of the tensors for Graphviz."""
-    from .debug import graph_text
+    from .debug import graphs
 
-    return graph_text.render(graph_text.of_tensors(tensors), "dot")
+    return graphs.dot(tensors)
 
 
 def _get_stablehlo(

@@ -59,7 +59,6 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         execute.sync(found, wait)
     metrics_saver.save_metrics()
     closures.run()
-    metrics_saver.end_step()
 
 
 def manual_seed(seed: int, device: torch.device | str | int | None = None) -> None:

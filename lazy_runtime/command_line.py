@@ -21,7 +21,6 @@ from collections.abc import Sequence
 
 from . import _api
 
-
 _NOT_THE_SCRIPTS = frozenset((__file__, runpy.__file__, "<frozen runpy>"))
 
 

@@ -18,9 +18,16 @@ from .arena import ToXlaTensorArena, to_cpu, to_device
 from .rate_tracker import RateTracker
 
 __all__ = [
+    "REDUCE_AND",
+    "REDUCE_MAX",
+    "REDUCE_MIN",
+    "REDUCE_MUL",
+    "REDUCE_OR",
+    "REDUCE_SUM",
     "RateTracker",
     "ToXlaTensorArena",
     "add_step_closure",
+    "all_reduce",
     "do_on_ordinals",
     "fork_rng",
     "get_local_ordinal",
@@ -50,6 +57,8 @@ __all__ = [
     "xla_real_devices",
     "xrt_world_size",
 ]
+
+REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 
 _Device = torch.device | str | int | None
 
@@ -172,6 +181,34 @@ def optimizer_step(
     if barrier:
         _api.sync()
     return loss
+
+
+def all_reduce(
+    reduce_type: str,
+    inputs: torch.Tensor | list[torch.Tensor],
+    scale: float = 1.0,
+    groups: Any = None,
+    cctx: Any = None,
+    pin_layout: bool = True,
+) -> torch.Tensor | list[torch.Tensor]:
+    """The sum, product, least or greatest over the replicas, times `scale`: one alone has it.
+
+    Args:
+        reduce_type: `REDUCE_SUM` and its like.
+        inputs: one tensor, for which a new one is returned, or a list, whose tensors are written to.
+    """
+    if isinstance(inputs, torch.Tensor):
+        return inputs * scale if scale != 1.0 else inputs.clone()
+    with torch.no_grad():
+        for tensor in inputs if scale != 1.0 else ():
+            tensor.mul_(scale)
+    return inputs
+
+
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients of an optimizer's parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:

@@ -46,7 +46,6 @@ def test_modules_are_the_very_same(fresh_process):
         x = torch.ones(3, device="xla")
         assert torch.equal(compiled(x), x.sin())
         assert "Metric: CompileTime" in torch_xla._XLAC._xla_metrics_report()
-        assert torch.from_dlpack(x.__dlpack__()).tolist() == [1, 1, 1]  # which imports torch_xla
     """)
 
 
