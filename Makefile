@@ -1,6 +1,7 @@
 # make setup    the virtual environment, with everything that the rest needs
 # make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it)
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
+# make test-models  a training step of each of the ten models is one program: most of an hour
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make check    formatting, lint and types alone
 # make clean    removes the environment and what was built
@@ -20,7 +21,7 @@ BENCH ?=
 TESTS ?=
 OPS ?=
 
-.PHONY: setup test test-ops bench check clean
+.PHONY: setup test test-ops test-models bench check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -30,6 +31,9 @@ test: check
 
 test-ops: setup
 	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status
+
+test-models: setup
+	$(BIN)/python -m pytest -m long tests/openxla_backend/test_step_models.py $(TESTS)
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)
