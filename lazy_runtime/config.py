@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 from . import environment
-
-
-def _switch(name: str) -> bool:
-    """A variable that is read whenever it matters; asked at each step, so the usual answer comes at once."""
-    return environment.value(name) if name in os.environ else environment.default(name)
 
 
 def cpu_devices() -> int | None:
@@ -19,12 +12,12 @@ def cpu_devices() -> int | None:
 
 def donation() -> bool:
     """`XLA_ENABLE_PARAM_ALIASING`: whether buffers that die with a step are given to XLA for its outputs."""
-    return _switch("XLA_ENABLE_PARAM_ALIASING")
+    return environment.value("XLA_ENABLE_PARAM_ALIASING")
 
 
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
-    return _switch("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback
+    return environment.value("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback
 
 
 def set_strict_fallback(strict: bool | None) -> None:
@@ -38,31 +31,31 @@ _strict_fallback: bool | None = None
 
 def eager() -> bool:
     """`XLA_USE_EAGER_DEBUG_MODE`: start in eager mode."""
-    return _switch("XLA_USE_EAGER_DEBUG_MODE")
+    return environment.value("XLA_USE_EAGER_DEBUG_MODE")
 
 
 def sync_waits() -> bool:
     """`XLA_SYNC_WAIT`: whether every sync waits until the program has run."""
-    return _switch("XLA_SYNC_WAIT")
+    return environment.value("XLA_SYNC_WAIT")
 
 
 def op_by_op(reading: bool) -> bool:
     """`XLA_GET_TENSORS_OPBYOP` (where a value is read) or `XLA_SYNC_TENSORS_OPBYOP`: whether pending operators run one
     by one."""
     name = "GET_TENSORS_OPBYOP" if reading else "SYNC_TENSORS_OPBYOP"
-    return _switch(f"XLA_{name}") or _switch(name)
+    return environment.value(f"XLA_{name}") or environment.value(name)
 
 
 def debug_level() -> int:
     """`PT_XLA_DEBUG_LEVEL`, or 2 under its older name `PT_XLA_DEBUG=1`."""
-    return environment.value("PT_XLA_DEBUG_LEVEL") or (2 if _switch("PT_XLA_DEBUG") else 0)
+    return environment.value("PT_XLA_DEBUG_LEVEL") or (2 if environment.value("PT_XLA_DEBUG") else 0)
 
 
 def dynamo_debug() -> bool:
     """`XLA_DYNAMO_DEBUG`: whether each graph that Dynamo hands over is printed."""
-    return _switch("XLA_DYNAMO_DEBUG")
+    return environment.value("XLA_DYNAMO_DEBUG")
 
 
 def hlo_debug() -> bool:
     """`XLA_HLO_DEBUG`: whether the lines of the program stand in HLO's metadata."""
-    return _switch("XLA_HLO_DEBUG")
+    return environment.value("XLA_HLO_DEBUG")

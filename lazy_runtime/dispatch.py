@@ -181,7 +181,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         execute.sync(device)
         return result
     if not pending:
-        device.began = errors.users_line()
+        device.began = lines.here()
         device.began_ns = perf_counter_ns()
     pending.append(node)
     if len(pending) == execute.pending_limit:
@@ -207,7 +207,7 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
     node.outputs = [handle.value.owner for handle in handles]
     if not device.pending:
-        device.began = errors.users_line()
+        device.began = lines.here()
         device.began_ns = perf_counter_ns()
     device.pending.append(node)
     return handles

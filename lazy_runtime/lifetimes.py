@@ -1,54 +1,38 @@
 """How many tensors and device buffers came and went, counted where it costs least.
 
-A handle is made and dies with every operator, so neither may cost a Python call: births go through a C counter, deaths
-through the callback of the weak reference that a handle has anyway, which is the `append` of a list. The counters
-`CreateXlaTensor`, `DestroyXlaTensor`, `CreateDataHandles` and `DestroyDataHandles` are made of these when somebody
-looks.
+A handle is made and dies with every operator, so neither may cost a Python call: births step a counter written in C, and
+so do deaths, through the callback of the weak reference that a handle has anyway. The counters `CreateXlaTensor`,
+`DestroyXlaTensor`, `CreateDataHandles` and `DestroyDataHandles` are made of these when somebody looks.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Any
 
 from . import metrics
 
 _births = itertools.count()
-_dead: list[Any] = []
-_died_before = 0  # deaths already taken out of `_dead`
-_looks = 0  # births that were only looks at their number
+_deaths = itertools.count()
+_looks = 0  # steps of either counter that were only looks at it
 _buffers = 0  # device buffers that tensors were bound to
 _reported = (0, 0, 0, 0)  # born, died, and buffers made and destroyed, when counters were last updated or cleared
 
 #: Called for each handle that is made.
 born = _births.__next__
-#: The callback of each handle's weak reference.
-died = _dead.append
-
-_KEEP = 10_000  # dead references that may pile up
+#: The callback of each handle's weak reference, which is `next`'s default and so is ignored.
+died = functools.partial(next, _deaths)
 
 
 def bound(count: int) -> None:
     """Notes that `count` handles got device buffers."""
     global _buffers
     _buffers += count
-    if len(_dead) > _KEEP:
-        _drain()
-
-
-def _drain() -> int:
-    """Lets go of the dead references; how many handles have died so far."""
-    global _died_before
-    dead = len(_dead)  # other threads may append meanwhile
-    del _dead[:dead]
-    _died_before += dead
-    return _died_before
 
 
 def _totals() -> tuple[int, int, int, int]:
     global _looks
-    died_so_far = _drain()
-    made = next(_births) - _looks
+    died_so_far, made = next(_deaths) - _looks, next(_births) - _looks
     _looks += 1
     # handles alive either wait for a buffer, as outputs of pending nodes, or have one
     alive = made - died_so_far

@@ -22,6 +22,7 @@ from .rng import RandomStream
 if TYPE_CHECKING:
     from .checks import Execution
     from .ir import Node
+    from .lines import Line
 
 
 class Device:
@@ -48,7 +49,7 @@ class Device:
         self.platform: str = jax_device.platform
         self.narrows = torch_device.type == "xla"
         self.pending: list[Node] = []
-        self.began = ""
+        self.began: Line | None = None
         self.began_ns = 0  # when that was, by `time.perf_counter_ns`
         self.deferred = False  # compiled calls are pending, which are to be executed at the end of the training step
         self.lock = threading.RLock()

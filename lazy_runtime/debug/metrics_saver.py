@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 from .. import environment
 from . import metrics
@@ -18,8 +17,6 @@ def save_metrics(metrics_file: str | None = None) -> None:
         metrics_file: `XLA_METRICS_FILE` by default; without it nothing happens.
     """
     if metrics_file is None:
-        if "XLA_METRICS_FILE" not in os.environ:  # asked at every step
-            return
         metrics_file = environment.value("XLA_METRICS_FILE")
     if metrics_file is not None:
         with open(metrics_file, "a", encoding="utf-8") as file:

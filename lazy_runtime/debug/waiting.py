@@ -43,8 +43,22 @@ class Wait(NamedTuple):
         return f"unplanned sync at {place}{code}: waited {duration(self.seconds)}{times}{ran}"
 
 
+class _Record:
+    """What is known of one line, while it is being counted."""
+
+    __slots__ = ("code", "count", "executed", "line", "nanoseconds", "operators")
+
+    def __init__(self, line: Line | None, code: str):
+        self.line = line
+        self.code = code
+        self.count = self.nanoseconds = self.executed = self.operators = 0
+
+    def wait(self) -> Wait:
+        return Wait(self.line, self.code, self.count, self.nanoseconds / 1e9, self.executed, self.operators)
+
+
 _lock = threading.Lock()
-_waits: dict[Line | None, Wait] = {}
+_records: dict[tuple[str, int] | None, _Record] = {}  # by file and line
 
 
 def waited(nanoseconds: int, operators: int) -> None:
@@ -55,35 +69,32 @@ def waited(nanoseconds: int, operators: int) -> None:
         operators: how many pending ones it ran.
     """
     frame = _users_frame()
-    line = Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
-    seconds, ran = nanoseconds / 1e9, int(operators > 0)
+    key = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
     with _lock:
-        known = _waits.get(line)
-        if known is not None:
-            _waits[line] = Wait(
-                line,
-                known.code,
-                known.count + 1,
-                known.seconds + seconds,
-                known.executed + ran,
-                known.operators + operators,
-            )
-            return
-        found = _waits[line] = Wait(line, _code(frame), 1, seconds, ran, operators)
-    metrics.count("UnplannedSyncLines")
-    output.say("xla_syncs", str(found))
+        record = _records.get(key)
+        new = record is None
+        if record is None:
+            line = Line(*key, frame.f_code.co_name) if key is not None and frame is not None else None
+            record = _records[key] = _Record(line, _code(frame))
+        record.count += 1
+        record.nanoseconds += nanoseconds
+        record.executed += operators > 0
+        record.operators += operators
+    if new:
+        metrics.count("UnplannedSyncLines")
+        output.say("xla_syncs", str(record.wait()))
 
 
 def waits() -> list[Wait]:
     """See `debug.syncs`."""
     with _lock:
-        return sorted(_waits.values(), key=lambda wait: -wait.seconds)
+        return sorted((record.wait() for record in _records.values()), key=lambda wait: -wait.seconds)
 
 
 def clear() -> None:
     """Forgets every wait: each line is reported once more."""
     with _lock:
-        _waits.clear()
+        _records.clear()
 
 
 def _users_frame() -> FrameType | None:
