@@ -27,6 +27,7 @@ aten = torch.ops.aten
 
 #: Factories whose lowering takes no tensor, so that torch asks the XLA key for them.
 FACTORIES = (
+    "_efficientzerotensor",
     "arange",
     "arange.start",
     "arange.start_step",

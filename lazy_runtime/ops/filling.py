@@ -58,3 +58,11 @@ def _where(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if isinstance(tensor, XLATensor):
         require_fit(number, torch.result_type(torch.empty(1, dtype=tensor.dtype, device="meta"), number))
     return dispatch.record(registry.table[func], args, kwargs)
+
+
+@dispatch.handler("aten::masked_fill.Tensor")
+def _masked_fill(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    x, _, value = args
+    if value.is_complex() and not x.is_complex():
+        require_fit(1j, x.dtype)
+    return dispatch.record(registry.table[func], args, kwargs)

@@ -101,6 +101,18 @@ def batch_norm_functional(x, weight, bias, running_mean, running_var, training, 
     return _affine(x, mean, invstd, weight, bias), *_saved(mean, invstd, out), new_mean, new_var
 
 
+def _infer_with_update(x, weight, bias, running_mean, running_var, *rest):
+    y, mean, invstd, *running = _infer_functional(x, weight, bias, running_mean, running_var, True, *rest)
+    return y, mean, invstd, x.new_empty(0, dtype=torch.uint8), *running  # what only cuDNN reserves
+
+
+@op("aten::_batch_norm_with_update_functional", channels_last=True, infer=_infer_with_update)
+def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum, eps, *, out):
+    statistics = (running_mean, running_var, True, momentum, eps)
+    y, mean, invstd, *running = batch_norm_functional(x, weight, bias, *statistics, out=out)
+    return y, mean, invstd, jnp.zeros(0, jnp.uint8), *running
+
+
 def _saved(mean, invstd, out):
     return mean.astype(dtypes.to_numpy(out[1].dtype)), invstd.astype(dtypes.to_numpy(out[2].dtype))
 

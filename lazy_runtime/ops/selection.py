@@ -88,6 +88,7 @@ def full_like(x, value, *, out, **options):
 @op(
     "aten::zeros_like", "aten::empty_like", "aten::zeros", "aten::new_zeros", "aten::new_empty",
     "aten::empty.memory_format", "aten::new_empty_strided", "aten::empty_strided", "aten::empty_permuted",
+    "aten::_efficientzerotensor",
 )  # fmt: skip
 def zeros(*args, out, **options):
     return jnp.zeros(out.shape, dtype=dtypes.to_numpy(out.dtype))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import expected, results, rows
+from . import expected, results, rows, share
 from .compare import shorten
 from .rows import Filter, Row
 
@@ -29,6 +29,9 @@ def _run(arguments: argparse.Namespace, wanted: Filter) -> int:
     if arguments.failed:
         known = results.load()
         chosen = [row for row in chosen if known.get(row, {}).get("outcome") == "fail"]
+    if arguments.new:
+        recorded = set(share.read())
+        chosen = [row for row in chosen if row not in recorded]
     counts: collections.Counter[str] = collections.Counter()
     surprises: list[str] = []
     start = shown = time.monotonic()
@@ -85,8 +88,6 @@ def _report(arguments: argparse.Namespace, wanted: Filter) -> int:
 
 def _pass(arguments: argparse.Namespace, wanted: Filter) -> int:
     """Rows that were not run again keep their line: a run of a part must not drop the rest."""
-    from . import share
-
     known = results.load()
     before = set(share.read()) if share.PATH.exists() else set()
     passing = {row for row, outcome in known.items() if outcome["outcome"] == "pass"}
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--workers", type=int, default=2)
     run.add_argument("--timeout", type=float, default=120.0, help="seconds for one row (default: 120)")
     run.add_argument("--failed", action="store_true", help="only rows that failed the last time")
+    run.add_argument("--new", action="store_true", help="only rows that are not in passing.txt")
     run.add_argument("-v", "--verbose", action="store_true", help="a line for each row")
     run.set_defaults(command=_run)
     failures = commands.add_parser("failures", parents=[shared], help="stored rows that fail, grouped by error")

@@ -208,4 +208,11 @@ def _says(message: str, expected: str) -> bool:
 
 def message(error: BaseException) -> str:
     """An exception's message, for which it does not matter on which device it was raised."""
-    return str(error).replace("torch.xla.", "torch.").replace("xla:0", "cpu").replace("xla", "cpu").strip()
+    text, wrong_arguments, _ = str(error).partition(_WRONG_ARGUMENTS)
+    return (
+        (text + wrong_arguments).replace("torch.xla.", "torch.").replace("xla:0", "cpu").replace("xla", "cpu").strip()
+    )
+
+
+#: what comes after it shows the arguments, tensors on xla as such
+_WRONG_ARGUMENTS = "failed to match any schema"

@@ -76,3 +76,11 @@ def test_what_is_right_where_the_cpu_has_rounded():
     assert "values differ" in Comparison("add", "forward").difference(expected, result)
     assert Comparison("add", "forward").difference(expected, result, lambda: exact) is None
     assert "values differ" in Comparison("add", "forward").difference(expected, result, lambda: expected)
+
+
+def test_arguments_in_the_words_of_a_wrong_call_do_not_count():
+    words = "torch.add() failed to match any schema: got"
+    expected, other = (
+        Result(error=RuntimeError(f"{words} tensor([1.]{device})")) for device in ("", ", device='xla:0'")
+    )
+    assert difference(expected, other) is None

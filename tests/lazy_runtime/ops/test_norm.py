@@ -128,3 +128,14 @@ def test_large_means_do_not_cancel():
     itself is known to 1000 times float32's 6e-8, twice."""
     check(F.layer_norm, rand(4, 64, grad=False) + 1000, (64,), tolerance=2e-4)
     check(batch_norm, rand(64, 3, grad=False) + 1000, None, None, *statistics(3), training=True, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_norm_that_updates_its_statistics_gives_them_in_their_dtype(dtype):
+    results = []
+    for device in ("cpu", "xla"):
+        x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+        weight, bias, mean, var = (torch.full((3,), n, dtype=dtype, device=device) for n in (2.0, 0.5, 0.0, 1.0))
+        found = torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, 0.1, 1e-5)
+        results.append((*found, mean, var))
+    close(results[1], results[0])
