@@ -281,8 +281,8 @@ TABLE = (
     ),
 )
 
-# Some variables are read at every step, and `os.environ` takes more than a microsecond to say that one is not set, which
-# its dictionary takes a twentieth of to say.
+# Some variables are read at every step, and `os.environ` takes more than a microsecond to say that one is not set; the
+# dictionary behind it a twentieth.
 _data = getattr(os.environ, "_data", None)
 _keys = {variable.name: os.environ.encodekey(variable.name) for variable in TABLE}
 

@@ -1,7 +1,7 @@
 """How many tensors and device buffers came and went, counted where it costs least.
 
-A handle is made and dies with every operator, so neither may cost a Python call: births step a counter written in C, and
-so do deaths, through the callback of the weak reference that a handle has anyway. The counters `CreateXlaTensor`,
+A handle is made and dies with every operator, so neither may cost a Python call: births step a counter written in C,
+and so do deaths, through the callback of the weak reference that a handle has anyway. The counters `CreateXlaTensor`,
 `DestroyXlaTensor`, `CreateDataHandles` and `DestroyDataHandles` are made of these when somebody looks.
 """
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import lines, metrics
 from ..lines import Line
 from . import output, reports
-from .difference import Recompilation, Seen, duration, explain, nearest
-from .formats import bytes_text
+from .difference import Recompilation, Seen, explain, nearest
+from .formats import bytes_text, counted, duration, quantity
 
 if TYPE_CHECKING:
     import jax
@@ -122,7 +122,9 @@ class Compilation:
         return self._cost
 
     def __repr__(self) -> str:
-        text = f"compile #{self.number} of {self.region} ({duration(self.seconds)}): {self.operators} operators"
+        text = (
+            f"compile #{self.number} of {self.region} ({duration(self.seconds)}): {counted(self.operators, 'operator')}"
+        )
         if self.cost is None:
             return text
         return (
@@ -210,12 +212,3 @@ def _measure() -> None:
 
 
 metrics.before_reading.append(_measure)
-
-
-def quantity(count: float) -> str:
-    """`4.1 G`, in powers of 1,000."""
-    for unit in ("", "k", "M", "G", "T"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} P"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from ..ir import Call, Graph
 from ..lines import Line
 from .arguments import PRECISION, describe, named
+from .formats import counted, duration
 
 
 class Seen(NamedTuple):
@@ -152,7 +154,7 @@ def _inputs(old: Seen, new: Seen) -> Difference | None:
     reason = f"input {first} was {describe(before[first])}, is {describe(after[first])}"
     others = len(changed) - 1
     if others:
-        reason += f", and {others} other input{'s' * (others > 1)} changed"
+        reason += f", and {counted(others, 'other input')} changed"
     advice = _padding([before[n].shape for n in shapes], [after[n].shape for n in shapes])
     return Difference(cause, reason, new.leaf_lines[first], advice)
 
@@ -176,24 +178,45 @@ def _padding(before: Sequence[tuple[int, ...]], after: Sequence[tuple[int, ...]]
 
 
 def _operators(old: Seen, new: Seen) -> Difference:
-    before, after = _names(old.graph), _names(new.graph)
+    gone, added = _edits(_names(old.graph), _names(new.graph))
+    lost, got = [old.graph.calls[n].name for n in gone], [new.graph.calls[n].name for n in added]
+    # backward passes run on autograd's threads, where no operator has a line
+    known = [line for line in (*(new.lines[n] for n in added), *(old.lines[n] for n in gone)) if line is not None]
+    if not lost:
+        reason = f"{_several(got)} {'was' if len(got) == 1 else 'were'} added"
+    elif not got:
+        reason = f"{_several(lost)} {'is' if len(lost) == 1 else 'are'} gone"
+    else:
+        reason = f"{_several(got)} in place of {_several(lost)}"
+    return Difference(
+        "operators", reason, known[0] if known else None, _FIRST_STEP if _FILLS.intersection(lost) else ""
+    )
+
+
+_FILLS = frozenset({"aten::zeros_like", "aten::full", "aten::full_like", "aten::zeros", "aten::ones_like"})
+_FIRST_STEP = "expected once if this is the second step: the first one makes an optimizer's state"
+
+
+# Comparing in detail takes time with the product of the lengths: at this one, some tenths of a second.
+_IN_DETAIL = 250_000
+
+
+def _edits(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Which operators of one list are not in the other, at their places: numbers in the first, and in the second."""
     first, last = _common(before, after)
-    gone, added = before[first : len(before) - last], after[first : len(after) - last]
-    line = _line(new.lines, first, first + max(len(added), 1))
-    if not gone:
-        return Difference("operators", f"{_several(added)} {'was' if len(added) == 1 else 'were'} added", line)
-    if not added:
-        line = _line(old.lines, first, first + len(gone)) or line
-        return Difference("operators", f"{_several(gone)} {'is' if len(gone) == 1 else 'are'} gone", line)
-    return Difference("operators", f"{_several(added)} in place of {_several(gone)}", line)
+    gone, added = range(first, len(before) - last), range(first, len(after) - last)
+    if len(gone) * len(added) > _IN_DETAIL:
+        return list(gone), list(added)
+    match = SequenceMatcher(None, before[gone.start : gone.stop], after[added.start : added.stop], autojunk=False)
+    steps = [step for step in match.get_opcodes() if step[0] != "equal"]
+    return (
+        [first + n for _, start, end, _, _ in steps for n in range(start, end)],
+        [first + n for _, _, _, start, end in steps for n in range(start, end)],
+    )
 
 
 def _several(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more operator{'s' * (len(names) > 2)}"
-
-
-def _line(lines: Sequence[Line | None], first: int, end: int) -> Line | None:
-    return next((line for line in lines[first:end] if line is not None), None)
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'more operator')}"
 
 
 def _arguments(old: Seen, new: Seen) -> Difference | None:
@@ -240,12 +263,5 @@ def _outputs(old: Seen, new: Seen) -> Difference:
     reason = f"the result of {new.graph.calls[number].name} {what}"
     count = len(added) + len(gone)
     if count > 1:
-        reason += f", and {count - 1} other change{'s' * (count > 2)} of what is kept"
+        reason += f", and {counted(count - 1, 'other change')} of what is kept"
     return Difference("outputs", reason, new.lines[number])
-
-
-def duration(seconds: float) -> str:
-    """`1.3 s`, `84 ms`, `0.4 ms`."""
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"

@@ -151,3 +151,27 @@ def json_text(counters: Mapping[str, int], measured: Mapping[str, Metric]) -> st
             "percentiles": {f"{at * 100:g}%": v for at, v in zip(PERCENTILES, found.percentiles, strict=True)},
         }
     return json.dumps({"counters": dict(counters), "metrics": described}, indent=1)
+
+
+# ---- numbers in sentences
+
+
+def quantity(count: float) -> str:
+    """`4.1 G`, in powers of 1,000."""
+    for unit in ("", "k", "M", "G", "T"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} P"
+
+
+def duration(seconds: float) -> str:
+    """`1.3 s`, `84 ms`, `0.4 ms`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 operator`, `7 operators`."""
+    return f"{number} {what}{'s' * (number != 1)}"

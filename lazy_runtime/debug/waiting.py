@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .. import lines, metrics
 from ..lines import Line
 from . import output
-from .difference import duration
+from .formats import counted, duration
 
 
 class Wait(NamedTuple):
@@ -39,7 +39,7 @@ class Wait(NamedTuple):
         place = str(self.line) if self.line is not None else "a thread without a line of yours"
         code = f" ({self.code})" if self.code else ""
         times = f" in {self.count} times" if self.count > 1 else ""
-        ran = f", ran {self.operators} pending operators" if self.executed else ""
+        ran = f", ran {counted(self.operators, 'pending operator')}" if self.executed else ""
         return f"unplanned sync at {place}{code}: waited {duration(self.seconds)}{times}{ran}"
 
 
