@@ -48,6 +48,11 @@ bool is_ours(const Tensor& tensor) {
   return tensor.defined() && tensor.device().is_xla() && functional::isFunctionalTensor(tensor);
 }
 
+// Of the value in a functional wrapper: `storage_offset()` gives the wrapper's own, which a view does not set.
+int64_t offset_of(const Tensor& tensor) {
+  return tensor.sym_storage_offset().expect_int();
+}
+
 // A tensor over all of the memory that `tensor` shows a part of; it is a view of nothing.
 Tensor root_of(const Tensor& tensor) {
   functional::sync(tensor);
@@ -95,7 +100,7 @@ void reroot(const Tensor& tensor) {
         name.find("view_dtype_ViewMeta") != name.npos;
   });
   if (!needed) return;
-  tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), tensor.storage_offset()));
+  tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
 }
 
 // What torch says first of every operator that writes: not to a leaf that requires a gradient, nor to one of several
@@ -159,8 +164,8 @@ enum class Overlap { none, partial, full };
 Overlap overlap(const Tensor& x, const Tensor& y) {
   if (x.is_same(y)) return Overlap::full;
   if (x.numel() == 0 || y.numel() == 0 || !is_dense(x) || !is_dense(y)) return Overlap::none;
-  const int64_t x_first = x.storage_offset() * x.element_size(), x_end = x_first + x.numel() * x.element_size();
-  const int64_t y_first = y.storage_offset() * y.element_size(), y_end = y_first + y.numel() * y.element_size();
+  const int64_t x_first = offset_of(x) * x.element_size(), x_end = x_first + x.numel() * x.element_size();
+  const int64_t y_first = offset_of(y) * y.element_size(), y_end = y_first + y.numel() * y.element_size();
   if (x_first == y_first && x_end == y_end) return x.strides() == y.strides() ? Overlap::full : Overlap::partial;
   return x_first < y_end && y_first < x_end ? Overlap::partial : Overlap::none;
 }
@@ -217,7 +222,7 @@ Tensor narrowed(const Tensor& tensor) {
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
     if (tensor.stride(dim) == 0 && size[dim] > 1) size[dim] = 1;
   }
-  return of_root(tensor, tensor.scalar_type(), size, tensor.strides(), tensor.storage_offset());
+  return of_root(tensor, tensor.scalar_type(), size, tensor.strides(), offset_of(tensor));
 }
 
 // A Python kernel that has raised leaves its error with the interpreter, where no Python may run before it is fetched.
@@ -289,7 +294,8 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
   static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
   const std::string_view name = stem(op);
   const bool scans = name == "cumsum" || name == "cumprod";
-  if (names.count(name) == 0 && !scans) return;
+  const bool adds = name == "index_add";
+  if (names.count(name) == 0 && !scans && !adds) return;
   const at::ScalarType dtype = target.scalar_type();
   const bool subtracts = name == "sub";
   bool fits = !(scans && dtype == at::kBool);
@@ -298,6 +304,7 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
     const at::ScalarType other = value.toTensor().scalar_type();
     fits &= c10::canCast(other, dtype) && !(subtracts && other == at::kBool);
   }
+  if (adds) fits = values[3].toTensor().scalar_type() == dtype;
   if (fits) return;
   raise_as_on_cpu(op, values);
   call_without_elements(op, values);

@@ -483,6 +483,13 @@ def _indexed(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.T
     other, sources = s.operand(part)
     if any(_shares(source, x) for source in sources):  # torch refuses some of them, and which is up to the sizes
         return None
+    value = s.value(other)
+    if (
+        index.endswith(("True], device=device)", "False], device=device)"))
+        and value is not None
+        and not _broadcasts(value.shape, part.shape)
+    ):
+        return None  # how many places a mask selects shows when the program runs, and is said then
     write = f"{target}[{index}] = {other}"
     if s.odds(2):
         if other[0] not in "tv":
