@@ -11,7 +11,19 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import decompose, dtypes, environment, errors, execute, lines, metrics, precision, transfer, xla_devices
+from . import (
+    decompose,
+    deferred_views,
+    dtypes,
+    environment,
+    errors,
+    execute,
+    lines,
+    metrics,
+    precision,
+    transfer,
+    xla_devices,
+)
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
@@ -177,6 +189,9 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     metrics.counters[operator.counter] += 1
     pending = device.pending
     if execute.eager:
+        if call.view and not pending and deferred_views.defer(node):
+            device.has_views = True
+            return result
         pending.append(node)
         execute.sync(device)
         return result
@@ -329,6 +344,7 @@ def _new_call(
         operator.random,
         operator.fallible,
     )
+    call.view = deferred_views.is_view(operator.name)
     return call
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import checks, compiler, config, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
+from . import checks, compiler, config, deferred_views, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
 from .debug import compiling, graph_saver, graphs, output, reports
 from .ir import Node, Value
 from .unseen import unseen
@@ -88,7 +88,8 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
                 _run(device, pending)
         except lower.LoweringError as error:
             # the rest is not lost with it
-            device.pending[:0] = _without({node for node in pending if node.call is error.call}, pending)
+            failed = {node for node in pending if node.call is error.call}
+            device.pending[:0] = _without(failed, pending) if failed else ()  # none: a view that they read
             raise
         except _KernelError as error:
             device.pending[:0] = _without({error.node}, pending)
@@ -108,6 +109,10 @@ def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.A
     Args:
         channels_last: the order of dimensions that it is wanted in; by default torch's.
     """
+    if deferred_views.is_deferred(value):
+        with device.lock:
+            if value.node is not None and value.node not in device.pending:
+                _run(device, [value.node])
     if value.array is None:
         if before_cut is not None:
             before_cut("a value is read")

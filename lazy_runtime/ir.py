@@ -52,6 +52,7 @@ class Call:
             none.
         digest: of the call, once it was asked for (`disk_key.py`).
         nested: the graph that it is (`lower.nested_call`); None for an operator.
+        view: eager mode leaves it to its readers (`deferred_views.py`).
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class Call:
         "nested",
         "outputs",
         "random",
+        "view",
     )
 
     def __init__(
@@ -97,6 +99,7 @@ class Call:
         self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
         self.digest: bytes | None = None
         self.nested: Nested | None = None
+        self.view = False
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"

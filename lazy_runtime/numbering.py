@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from . import config
+from . import config, deferred_views
 from .ir import Graph, Handle, Node, Value
 from .spec import TensorSpec
 from .xla_devices import Device
@@ -45,6 +45,9 @@ def number(
         wanted: the only handles whose values are outputs; None for all that live.
     """
     nodes = needed_nodes(pending, wanted)
+    views: frozenset[Node] = frozenset()
+    if device.has_views:
+        nodes, views = deferred_views.with_views(nodes)
     first_slot: dict[Node, int] = {}
     leaf_slot: dict[int, int] = {}
     leaves: list[Value] = []
@@ -71,7 +74,7 @@ def number(
             operands.append(number)
         for owner in node.outputs:
             handle = owner() if owner is not None else None
-            if handle is not None and (wanted is None or handle in wanted):
+            if handle is not None and (wanted is None or handle in wanted) and node not in views:
                 outputs.append(slot)
                 live.append(handle)
             slot += 1

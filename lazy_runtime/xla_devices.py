@@ -34,6 +34,7 @@ class Device:
         jax_device: the same for jax.
         sharding: where jax places arrays of this device.
         pending: nodes recorded and not yet executed, in order.
+        has_views: eager mode has left views to their readers (`deferred_views.py`).
         began: the user's line that recorded the first of them, in lazy mode.
         lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
             the pending graph belongs to the device, not to a thread.
@@ -50,6 +51,7 @@ class Device:
         self.narrows = torch_device.type == "xla"
         self.pending: list[Node] = []
         self.began: Line | None = None
+        self.has_views = False
         self.began_ns = 0  # when that was, by `time.perf_counter_ns`
         self.deferred = False  # compiled calls are pending, which are to be executed at the end of the training step
         self.lock = threading.RLock()

@@ -133,7 +133,9 @@ class DeviceRun:
                 execute.sync(self._device)
                 break
         return [
-            value.array if value.channels_last is last else execute.array_of(value, self._device, last)
+            value.array
+            if value.array is not None and value.channels_last is last
+            else execute.array_of(value, self._device, last)
             for value, last in zip(values, self._channels_last, strict=True)
         ]
 
