@@ -228,6 +228,9 @@ def _arguments(old: Seen, new: Seen) -> Difference | None:
 
 
 def _argument(a: Call, b: Call) -> tuple[str, str]:
+    if a.nested is not None and b.nested is not None:
+        found = explain(_bare(a.nested.graph), _bare(b.nested.graph))
+        return found.cause, f"in the compiled function: {found.reason}"
     before, after = named(a), named(b)
     for name in {**after, **before}:
         was, now = before.get(name, "its default"), after.get(name, "its default")
@@ -240,6 +243,11 @@ def _argument(a: Call, b: Call) -> tuple[str, str]:
         if was is not now:
             return "operands", f"operand {number} of {b.name} was {describe(was)}, is {describe(now)}"
     return "argument", f"an argument of {b.name} changed"
+
+
+def _bare(graph: Graph) -> Seen:
+    """A graph that is a part of another one, whose lines are not kept."""
+    return Seen(graph, [None] * len(graph.calls), [None] * len(graph.leaves))
 
 
 def _operands(old: Seen, new: Seen) -> Difference:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import debug, metrics
+from lazy_runtime import debug, lower, metrics, numbering
+from lazy_runtime.debug import difference
 from lazy_runtime.debug import metrics as met
 
 
@@ -159,3 +160,35 @@ def test_a_cost_outlives_its_program():
     assert found.cost is cost
     assert math.isfinite(cost.flops)
     assert y.shape == (4,)
+
+
+def test_a_step_of_compiled_parts_is_one_region():
+    model = torch.nn.Linear(8, 4).to("xla")
+    compiled = torch.compile(model, backend="openxla", dynamic=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for size in (6, 6, 4):
+        loss = compiled(torch.rand(size, 8).to("xla")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert math.isfinite(loss.item())
+    shapes = [found for found in debug.recompiles() if found.cause == "input_shape"]
+    assert len(shapes) == 1
+    assert "was f32[6,8], is f32[4,8]" in shapes[0].reason
+    assert shapes[0].line is not None
+
+
+def test_what_differs_inside_of_a_compiled_part_is_named():
+    x = torch.rand(8, 8).to("xla")
+    device = lazy_runtime.xla_devices.get()
+    seen = []
+    for dim in (0, 1):
+        y = x.softmax(dim)
+        graph = numbering.number(device, device.pending[:], donate=False).graph
+        lazy_runtime.sync()
+        call = lower.nested_call(graph, {})
+        outer = graph._replace(calls=(call,), operands=tuple(-1 - n for n in range(len(call.inputs))), outputs=(0,))
+        seen.append(difference.Seen(outer, [None], [None]))
+        assert y.shape == x.shape
+    found = difference.explain(*seen)
+    assert found.reason == "in the compiled function: argument dim of aten::_softmax was 0, is 1"
