@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import operator
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import parameters
+from . import checkpoints, parameters
 from .compiled import CompiledGraph
 from .overlap import guard_offsets
 
@@ -50,7 +52,9 @@ def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Cal
 def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """AOTAutograd's backward compiler. It is called along with the forward one, for many a forward that nobody runs
     backward, so XLA compiles at the first backward pass."""
-    return CompiledGraph(gm, examples, _static_arguments(gm), training=True)
+    static = _static_arguments(gm)
+    checkpoints.set_apart(gm, static)
+    return CompiledGraph(gm, examples, static, training=True)
 
 
 def _metadata() -> Any:
@@ -121,17 +125,31 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if options:
         found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
         raise TypeError(f"backend='openxla' takes no options and no mode, got {found}: leave them out of torch.compile")
-    compiled = aot_autograd(
-        fw_compiler=_compile_forward,
-        bw_compiler=_compile_backward,
-        # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
-        partition_fn=_partition,
-        inference_compiler=_compile_inference,
-        decompositions={},
-        keep_inference_input_mutations=True,
-    )(gm, examples)
+    with _no_garbage_collection():
+        compiled = aot_autograd(
+            fw_compiler=_compile_forward,
+            bw_compiler=_compile_backward,
+            # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
+            partition_fn=_partition,
+            inference_compiler=_compile_inference,
+            decompositions={},
+            keep_inference_input_mutations=True,
+        )(gm, examples)
     guard_offsets(gm, examples, _metadata())
     return compiled
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Compiling makes many objects that stay, which sets off collections of all that there are: 0.3 s each, with torch
+    and jax in the process. (Where threads compile at once, the first to end turns it on again.)"""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def torchxla_trace_once(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

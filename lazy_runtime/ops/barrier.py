@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import jax
 import torch
 
-from .registry import op
+from .. import aten_bridge
+from ..layout import ChannelsLast
+from .registry import op, overload
 
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
 _library.define("optimization_barrier(Tensor[] tensors) -> Tensor[]")
@@ -20,6 +22,15 @@ def _same(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 _library.impl("optimization_barrier", _same, "Meta")
 
 
-@op("lazy_runtime::optimization_barrier")
-def optimization_barrier(tensors):
-    return jax.lax.optimization_barrier(tensors)
+@op("lazy_runtime::optimization_barrier", channels_last=True)
+def optimization_barrier(tensors, *, input_spec):
+    # XLA:CPU (jaxlib 0.10.2) takes its barriers away and merges equal work afterwards: jax's own checkpoints save
+    # nothing there. A custom call it leaves alone; this one costs a copy of the tensors.
+    if input_spec.device.platform == "cpu" and _CLONE is not None and aten_bridge.available():
+        return aten_bridge.call("aten::_foreach_clone", [list(tensors), None], list(tensors))
+    arrays = [x.physical if isinstance(x, ChannelsLast) else x for x in tensors]
+    same = jax.lax.optimization_barrier(arrays)
+    return [ChannelsLast(y) if isinstance(x, ChannelsLast) else y for x, y in zip(tensors, same, strict=True)]
+
+
+_CLONE = overload("aten::_foreach_clone")
