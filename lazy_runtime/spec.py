@@ -67,7 +67,11 @@ class TensorSpec:
         return storage.as_strided(self.shape, self.stride, self.offset)
 
     def expanded(self) -> torch.Tensor:
-        """A CPU tensor of one element, expanded to these sizes: enough to provoke the errors of a CPU kernel."""
+        """A CPU tensor to provoke the errors of a CPU kernel with: a small one with these strides, else one element,
+        expanded to these sizes."""
+        held = self.offset + storage_size(self.shape, self.stride)
+        if held <= _SMALL:
+            return torch.zeros(held, dtype=self.dtype, device="cpu").as_strided(self.shape, self.stride, self.offset)
         return torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
 
     def aval(self, channels_last: bool = False) -> jax.ShapeDtypeStruct:
@@ -100,6 +104,7 @@ class TensorSpec:
         return f"{text} on {self.torch_device}"
 
 
+_SMALL = 4096  # elements
 _interned: dict[tuple, TensorSpec] = {}
 
 

@@ -83,4 +83,37 @@ t2 = t0.unsqueeze(0)
 t3, = t0.split(3, 0)
 t3.as_strided_((3,), (1,), 3)
 """,
+    "compiled, an argument becomes an alias of another": """
+t0 = values((), float32)
+t1 = values((2, 1, 3), float32)
+---
+t2 = t1.unflatten(-1, (-1, 1))
+t0.data = t2
+---
+""",
+    "a mask and too many values of another dtype": """
+t0 = values((6,), float32)
+t1 = values((4,), bool)
+t1.index_put_((torch.tensor([False, True, True, True], device=device),), t0, accumulate=True)
+""",
+    "a mask and one value of another dtype": """
+t0 = values((), float32)
+t1 = values((4,), bool)
+t1[torch.tensor([False, True, True, True], device=device)] = t0
+""",
+    "index_add_ of another dtype": """
+t1 = values((3, 3), bool)
+t1.index_add_(1, torch.tensor([0], device=device), t1.narrow(1, 0, 1) * 3)
+""",
+    "neighbours were taken to overlap, since a view left the wrapper's offset at 0": """
+t0 = values((1, 3), float32)
+t1, t2, t3 = t0.unbind(-1)
+t2[None, :].add_(t1)
+""",
+    "an error about strides told of those of a stand-in": """
+t0 = values((1,), uint8)
+t0.unsqueeze_(0)
+t1 = t0[0, 2:2]
+t2 = t1.view(int32)
+""",
 }
