@@ -10,7 +10,8 @@ import torch
 
 aten = torch.ops.aten
 
-#: Call(target, *args) appends a node to the graph and says on fake tensors what it gives.
+#: Call(like, target, *args) appends a node to the graph, whose result looks like the fake tensor `like`: running the
+#: operators on fake tensors to find that out took 0.2 s for a resnet50.
 Add = Callable[..., torch.fx.Node]
 
 
@@ -36,17 +37,19 @@ def fold_batch_norms(graph: torch.fx.Graph, parameters: set[torch.fx.Node]) -> N
         if set(outputs) != {0} or len(same_dtype) > 1 or not same_dtype <= {torch.float32, torch.float64}:
             continue
         with graph.inserting_before(norm):
+            vector, filters = variance.meta["val"], kernel.meta["val"]
             add = _adder(graph, norm)
-            scale = add(aten.rsqrt.default, add(aten.add.Scalar, variance, eps))
+            scale = add(vector, aten.rsqrt.default, add(vector, aten.add.Scalar, variance, eps))
             if weight is not None:
-                scale = add(aten.mul.Tensor, scale, weight)
-            shift = add(aten.mul.Tensor, mean, scale)
+                scale = add(vector, aten.mul.Tensor, scale, weight)
+            shift = add(vector, aten.mul.Tensor, mean, scale)
             if kernel_bias is not None:
-                shift = add(aten.sub.Tensor, shift, add(aten.mul.Tensor, kernel_bias, scale))
-            shift = add(aten.neg.default, shift) if bias is None else add(aten.sub.Tensor, bias, shift)
-            over_kernel = [-1] + [1] * (kernel.meta["val"].dim() - 1)
-            kernel = add(aten.mul.Tensor, kernel, add(aten.view.default, scale, over_kernel))
-            convolution = add(aten.convolution.default, image, kernel, shift, *geometry)
+                shift = add(vector, aten.sub.Tensor, shift, add(vector, aten.mul.Tensor, kernel_bias, scale))
+            shift = add(vector, aten.neg.default, shift) if bias is None else add(vector, aten.sub.Tensor, bias, shift)
+            over_kernel = [-1] + [1] * (filters.dim() - 1)
+            over = add(vector.view(over_kernel), aten.view.default, scale, over_kernel)
+            kernel = add(filters, aten.mul.Tensor, kernel, over)
+            convolution = add(x.meta["val"], aten.convolution.default, image, kernel, shift, *geometry)
         outputs[0].replace_all_uses_with(convolution)
         graph.erase_node(outputs[0])
         graph.erase_node(norm)
@@ -59,11 +62,9 @@ def _is_convolution(node: Any) -> bool:
 
 
 def _adder(graph: torch.fx.Graph, origin: torch.fx.Node) -> Add:
-    def add(target: Any, *args: Any) -> torch.fx.Node:
+    def add(like: torch.Tensor, target: Any, *args: Any) -> torch.fx.Node:
         node = graph.call_function(target, args)
-        node.meta = {key: value for key, value in origin.meta.items() if key != "val"}
-        # the graph's own fake mode, which its tensors bring along
-        node.meta["val"] = target(*torch.fx.map_arg(args, lambda each: each.meta["val"]))
+        node.meta = {**origin.meta, "val": like}
         return node
 
     return add

@@ -1,8 +1,12 @@
 """What torch.compile promises, inference: outputs, aliases, mutations, constants, several graphs."""
 
+import gc
+
 import pytest
 import torch
 from helpers import assert_same, check, compiled, counting, to
+
+from openxla_backend import backend
 
 
 def test_module(device):
@@ -435,3 +439,12 @@ def test_state_of_modules(device):
     assert all(a is b for a, b in zip(buffers, model.buffers(), strict=True))
     assert_same(list(model.buffers()), list(reference.buffers()), device)
     assert_same(alias, reference.mean, device)
+
+
+def test_garbage_is_not_collected_while_compiling(monkeypatch):
+    seen = []
+    compiler = backend._compile_inference
+    monkeypatch.setattr(backend, "_compile_inference", lambda *a: seen.append(gc.isenabled()) or compiler(*a))
+    with torch.no_grad():
+        torch.compile(lambda x: x + 1, backend="openxla")(torch.ones(3))
+    assert (seen, gc.isenabled()) == ([False], True)
