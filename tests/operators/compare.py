@@ -128,7 +128,7 @@ class Comparison:
             return y if self._leaf_difference(exact, y) is None else x
         if not x.value.shape == y.value.shape == exact.value.shape:
             return x
-        bound = tolerances.bounds(self._entry, self._direction, x.value)
+        bound = tolerances.bounds(self._entry, self._direction, exact.value.to(x.dtype))
         value = exact.value.to(x.dtype).to(exact.dtype)  # infinite where it is too large for the dtype
         right = torch.isclose(y.value.to(exact.dtype), value, bound.rtol, bound.atol, equal_nan=True)
         return dataclasses.replace(x, value=torch.where(right, y.value, x.value))
