@@ -100,7 +100,8 @@ class CompiledGraph:
         return run
 
     def _executable(self, program: fx.Program, keep_layout: frozenset[int] | None) -> compiler.Executable:
-        executable = compiler.executable(program.graph, keep_layout)
+        with origin.named(program):
+            executable = compiler.executable(program.graph, keep_layout)
         if executable.is_new:
             compiling.ready(executable, origin.origin(self._region, program))
         return executable

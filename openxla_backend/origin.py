@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._guards import CompileContext
 
-from lazy_runtime import lines
+from lazy_runtime import config, lines, lower
 from lazy_runtime.debug.compiling import Origin
 
 if TYPE_CHECKING:
@@ -43,6 +45,18 @@ def origin(found: Region, program: Program) -> Origin:
     """What `debug.compiling.ready` wants to know of a program."""
     recorded = [lines.parse(line) for line in program.recorded]
     return Origin("openxla", found.key, found.name, recorded, [None] * len(program.graph.leaves))
+
+
+@contextlib.contextmanager
+def named(program: Program) -> Iterator[None]:
+    """Within the block a program is compiled with `XLA_HLO_DEBUG`'s names, where that is set."""
+    if config.hlo_debug():
+        found = zip(program.graph.calls, map(lines.parse, program.recorded), strict=True)
+        lower.thread.scopes = [f"{call.name}[{f'{line.function}({line})' if line else ''}]" for call, line in found]
+    try:
+        yield
+    finally:
+        lower.thread.scopes = ()
 
 
 def show(gm: torch.fx.GraphModule, program: Program) -> None:

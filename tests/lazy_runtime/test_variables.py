@@ -180,6 +180,10 @@ _EFFECTS = {
         from lazy_runtime import compiler
         (found,) = compiler._executables.values()
         assert "aten::add.Tensor[function(<string>:" in found.compiled.as_text()
+        compiler.clear()
+        torch.compile(function, backend="openxla")(torch.rand(4))
+        (found,) = compiler._executables.values()
+        assert "aten::add.Tensor[" in found.compiled.as_text()  # Dynamo keeps no lines of a string
         """,
     "XLA_USE_EAGER_DEBUG_MODE": """
         x = torch.rand(4).to("xla")
