@@ -124,7 +124,15 @@ def _starting_workers() -> Iterator[None]:
 @functools.cache
 def _platform_devices() -> tuple[Device, ...]:
     platform = os.environ.get("PJRT_DEVICE", "").lower() or None
-    found = _jax_devices("gpu" if platform == "cuda" else platform)
+    try:
+        found = _jax_devices("gpu" if platform == "cuda" else platform)
+    except RuntimeError as error:
+        if platform is None:
+            raise
+        raise RuntimeError(
+            f"the environment variable PJRT_DEVICE is {os.environ['PJRT_DEVICE']!r}: it takes CPU, CUDA, TPU, or another "
+            f"platform that jaxlib knows and this machine has ({error})"
+        ) from error
     return tuple(Device(torch.device("xla", i), jax_device) for i, jax_device in enumerate(found))
 
 
