@@ -21,6 +21,7 @@ from . import (
     lines,
     metrics,
     precision,
+    recompute,
     transfer,
     xla_devices,
 )
@@ -156,6 +157,9 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         call.meaning = operator, tuple(key)
         operator.calls[tuple(key)] = call
     device = call.device
+    recomputed = trace is None and recompute.is_running() and not execute.eager
+    if recomputed and not _is_view(operator.overload):
+        recompute.hold_back(inputs, call.inputs, device.pending)
     if operator.random:
         scan.ints.append(0 if trace is not None else device.random.draw(1, kwargs.get("generator"))[0])
     node = Node(call, inputs, scan.floats, scan.ints)
@@ -199,6 +203,8 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         device.began = lines.here()
         device.began_ns = perf_counter_ns()
     pending.append(node)
+    if recomputed:
+        recompute.recorded(node)
     if len(pending) == execute.pending_limit:
         execute.warn_of_length(device)
     return result
