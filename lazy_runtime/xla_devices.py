@@ -130,8 +130,8 @@ def _platform_devices() -> tuple[Device, ...]:
         if platform is None:
             raise
         raise RuntimeError(
-            f"the environment variable PJRT_DEVICE is {os.environ['PJRT_DEVICE']!r}: it takes CPU, CUDA, TPU, or another "
-            f"platform that jaxlib knows and this machine has ({error})"
+            f"the environment variable PJRT_DEVICE is {os.environ['PJRT_DEVICE']!r}: it takes CPU, CUDA, TPU, or "
+            f"another platform that jaxlib knows and this machine has ({error})"
         ) from error
     return tuple(Device(torch.device("xla", i), jax_device) for i, jax_device in enumerate(found))
 

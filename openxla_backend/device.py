@@ -73,9 +73,12 @@ class DeviceRun:
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._handle(output, arguments, handles) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
+        exchanged = [(number, self._tensor(output, arguments, handles, made)) for number, output in program.exchanges]
         if written:
             for (number, output), handle in zip(program.mutations, written, strict=True):
                 _write(arguments[number], handle, output.spec)
+        for number, tensor in exchanged:
+            arguments[number].set_(tensor)
         arguments.clear()
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
@@ -93,6 +96,7 @@ class DeviceRun:
         return True
 
     def _defer(self, arguments: list[Any]) -> list[Handle]:
+        began = time.perf_counter_ns()
         values = []
         for leaf in self._program.leaves:
             tensor = arguments[leaf] if isinstance(leaf, int) else leaf
@@ -100,6 +104,7 @@ class DeviceRun:
                 tensor = transfer.to_device(tensor, self._device)
             values.append(unwrap(tensor).handle.value)
         seeds = self._device.random.draw(self._program.seeds) if self._program.seeds else ()
+        metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         step.watch_optimizers()
         self._device.deferred = True
         return dispatch.record_graph(self._call, values, seeds)

@@ -73,6 +73,17 @@ def test_an_illegal_value_stops_the_first_use_of_xla(fresh_process):
             assert "XLA_SYNC_WAIT is '2', which is none of its legal values" in str(error), error
         else:
             raise AssertionError
+        import lazy_runtime, os
+        del os.environ["XLA_SYNC_WAIT"]
+        os.environ["PJRT_DEVICE"] = "FOO"
+        try:
+            lazy_runtime.device_count()
+        except RuntimeError as error:
+            assert "PJRT_DEVICE is 'FOO': it takes CPU, CUDA, TPU, or another" in str(error), error
+        else:
+            raise AssertionError
+        os.environ["PJRT_DEVICE"] = "cpu"
+        assert torch.ones(2, device="xla").sum().item() == 2
         """,
         XLA_SYNC_WAIT="2",
     )
