@@ -66,15 +66,14 @@ class Region:
         _thread.region = self
         execute.thread.options = self.options
         try:
-            try:
-                yield
-                self._check_count()
-            finally:
-                _thread.region = None
-                _leave()
-            _api.sync()
+            yield
+            self._check_count()
+            _thread.region = None
+            _api.sync()  # not in eager mode yet, which waits for a program that may fail
         finally:
+            _thread.region = None
             execute.thread.options = ()
+            _leave()
 
     def _check_count(self) -> None:
         if self.max_graphs is None:

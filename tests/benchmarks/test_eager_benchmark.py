@@ -9,10 +9,15 @@ from benchmarks.__main__ import main
 from lazy_runtime import experimental
 
 
-def test_a_small_model_from_the_command_to_the_table(monkeypatch, capfd):
-    small = decoder_only.Config(hidden=16, layers=1, heads=4, key_value_heads=2, intermediate=32, vocabulary=50)
-    monkeypatch.setattr(decoder_only, "Config", lambda: small)
-    assert main(["eager", "--models", "decoder-only", "--steps", "10"]) == 0
+@pytest.fixture
+def small(monkeypatch):
+    config = decoder_only.Config(hidden=16, layers=1, heads=4, key_value_heads=2, intermediate=32, vocabulary=50)
+    monkeypatch.setattr(decoder_only, "Config", lambda: config)
+    monkeypatch.setattr(eager, "BLOCK", 2)
+
+
+def test_a_small_model_from_the_command_to_the_table(small, capfd):
+    assert main(["eager", "--models", "decoder-only", "--steps", "4"]) == 0
     printed = capfd.readouterr().out
     rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")]
     assert rows[0] == "mode"
@@ -31,10 +36,7 @@ def test_the_table_holds_shares_to_their_bounds():
     assert ["met" in line for line in lines[4:]] == [False, False, True]
 
 
-def test_modes_that_compute_something_else_are_found(monkeypatch):
-    task = eager.problem("decoder-only")
-    small = decoder_only.Config(hidden=16, layers=1, heads=4, key_value_heads=2, intermediate=32, vocabulary=3200)
-    monkeypatch.setattr(eager, "problem", lambda name: task._replace(model=decoder_only.DecoderOnlyModel(small)))
+def test_modes_that_compute_something_else_are_found(small, monkeypatch):
     step = eager.Trainer._step
 
     def wrong(self):
@@ -42,4 +44,4 @@ def test_modes_that_compute_something_else_are_found(monkeypatch):
 
     monkeypatch.setattr(eager.Trainer, "_step", wrong)
     with pytest.raises(RuntimeError, match="decoder-only: the losses of tracing, eager, eager \\+ compile differ"):
-        eager.rates("decoder-only", 5)
+        eager.rates("decoder-only", 2)

@@ -7,6 +7,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime import compiler, experimental, metrics
+from lazy_runtime.tensor import unwrap
 
 
 def double(x):
@@ -155,6 +156,24 @@ def test_entering_a_region_executes_what_was_pending():
         assert metrics.value("ExecuteComputation") == 1
     assert metrics.value("ExecuteComputation") == 2
     assert y.tolist() == [12, 12, 12]
+
+
+def test_a_call_in_eager_mode_does_not_wait_for_its_execution():
+    """Also where the program may fail, as an embedding may whose indices are out of range."""
+    experimental.eager_mode(True)
+    table = torch.rand(900, 900, device="xla")
+    index = torch.arange(900, device="xla")
+
+    @lazy_runtime.compile(full_graph=True)
+    def step(x):
+        for _ in range(10):
+            x = (torch.nn.functional.embedding(index, table) @ x).tanh()
+        return x
+
+    step(table)
+    lazy_runtime.sync(wait=True)
+    result = unwrap(step(table)).handle.value.array
+    assert not result.is_ready()  # started, and at work
 
 
 def test_a_module():
