@@ -141,7 +141,7 @@ def test_compile_options_are_the_programs_own():
     option = {"xla_cpu_enable_fast_min_max": True}
     assert options_of(lazy_runtime.compile(double, custom_compile_options=option)) == [tuple(option.items())]
     assert options_of(lazy_runtime.compile(double)) == [()]
-    with pytest.raises(ValueError, match="XLA refuses 'xla_nothing': .*No such compile option"):
+    with pytest.raises(ValueError, match=r"XLA refuses 'xla_nothing': .*No such compile option"):
         lazy_runtime.compile(double, custom_compile_options={"xla_nothing": 1})(torch.ones(4, device="xla"))
 
 
