@@ -57,6 +57,7 @@ class Program(NamedTuple):
         seeds: how many random seeds a run draws.
         lines: call number → the user's line, for what may fail when it runs.
         recorded: for each call, the user's line.
+        exchanges: (argument number, output) pairs: arguments that become an alias of something else (`x.data = y`).
     """
 
     graph: Graph
@@ -66,10 +67,11 @@ class Program(NamedTuple):
     seeds: int
     lines: dict[int, str]
     recorded: tuple[str, ...]
+    exchanges: tuple[tuple[int, Output], ...] = ()
 
     def saved(self, visible: int | None) -> set[int]:
         """Numbers of the results that the user does not see, directly or through an argument."""
-        seen = [*self.outputs[:visible], *(output for _, output in self.mutations)]
+        seen = [*self.outputs[:visible], *(output for _, output in (*self.mutations, *self.exchanges))]
         return {output.result for output in self.outputs if output.result is not None} - {
             output.result for output in seen
         }
@@ -109,6 +111,10 @@ def trace(
     numbered = numbering.number(device, context.nodes, donate=False)
     outputs = _Outputs(recorded, device, numbered.live, sizes)
     mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
+    exchanges = tuple(
+        (number, outputs.describe(value, node, True, alias=True))
+        for number, (value, node) in recorded.exchanged.items()
+    )
     described = tuple(
         outputs.describe(value, node, visible is None or index < visible, index in aliases)
         for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
@@ -119,7 +125,7 @@ def trace(
     )
     lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.fallible}
     recorded_at = tuple(node.line for node in numbered.nodes)
-    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at)
+    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges)
 
 
 class _Recorded(NamedTuple):
@@ -127,6 +133,7 @@ class _Recorded(NamedTuple):
     output_nodes: list[Any]
     position: dict[int, int]  # id of a placeholder's value → argument number
     mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
+    exchanged: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what it becomes an alias of
     arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
     bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
 
@@ -141,7 +148,7 @@ def _interpret(
 ) -> _Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, {}, {})
+    recorded = _Recorded([], [], {}, {}, {}, {}, {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -166,6 +173,9 @@ def _interpret(
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
                     value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
                     recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
+                elif node.target is aten.set_.source_Tensor and id(args[0].handle.value) in recorded.position:
+                    value = args[1]
+                    recorded.exchanged[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
                 else:
                     value = _call(node, args, kwargs)
             environment[node] = value
@@ -173,7 +183,8 @@ def _interpret(
             (nodes,) = node.args
             recorded.output_nodes.extend(nodes)
             recorded.outputs.extend(torch.fx.map_arg(nodes, environment.__getitem__))
-            recorded.bases.update((root, environment[root]) for root in _shared_roots(nodes[:visible]))
+            seen = [*nodes[:visible], *(node for _, node in recorded.exchanged.values())]
+            recorded.bases.update((root, environment[root]) for root in _shared_roots(seen))
         else:
             raise NotImplementedError(f"FX nodes of kind {node.op} do not occur in graphs from AOTAutograd: {node}")
     return recorded

@@ -51,9 +51,12 @@ class HostRun:
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
+        exchanged = [(number, self._tensor(output, arguments, results, made)) for number, output in program.exchanges]
         if written:
             with torch.no_grad():
                 torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]
+        for number, tensor in exchanged:
+            arguments[number].set_(tensor)
         arguments.clear()
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs

@@ -95,7 +95,8 @@ def split(gm: torch.fx.GraphModule, static: frozenset[int]) -> Split | None:
     """
     graph = copy.deepcopy(gm.graph)
     placeholders = graph.find_nodes(op="placeholder")
-    written = {node.args[0] for node in graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    writes = (aten.copy_.default, aten.set_.source_Tensor)
+    written = {node.args[0] for target in writes for node in graph.find_nodes(op="call_function", target=target)}
     returned = set(graph.output_node().all_input_nodes)
     parameters = {
         node

@@ -294,8 +294,8 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
   static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
   const std::string_view name = stem(op);
   const bool scans = name == "cumsum" || name == "cumprod";
-  const bool adds = name == "index_add";
-  if (names.count(name) == 0 && !scans && !adds) return;
+  const bool indexes = name == "index_add" || name == "index_copy";
+  if (names.count(name) == 0 && !scans && !indexes) return;
   const at::ScalarType dtype = target.scalar_type();
   const bool subtracts = name == "sub";
   bool fits = !(scans && dtype == at::kBool);
@@ -304,7 +304,7 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
     const at::ScalarType other = value.toTensor().scalar_type();
     fits &= c10::canCast(other, dtype) && !(subtracts && other == at::kBool);
   }
-  if (adds) fits = values[3].toTensor().scalar_type() == dtype;
+  if (indexes) fits = values[3].toTensor().scalar_type() == dtype;
   if (fits) return;
   raise_as_on_cpu(op, values);
   call_without_elements(op, values);
@@ -445,6 +445,8 @@ extern "C" void xla_register_writes() {
     const auto op = dispatcher.findSchema(name);
     if (!op.has_value() || !writes(*op) || !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) continue;
     if (op->hasKernelForDispatchKey(c10::DispatchKey::AutogradXLA)) continue;
+    // `matmul.out`, whose autograd is that of nested tensors; its parts write
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&write>());
   }

@@ -116,4 +116,17 @@ t0.unsqueeze_(0)
 t1 = t0[0, 2:2]
 t2 = t1.view(int32)
 """,
+    "compiled, an argument becomes an alias of what an output is a view of": """
+t0 = values((1,), float32)
+---
+with torch.no_grad(): t0.addcmul_(t0, values((1,)))
+t1 = t0.squeeze()
+t0.data = t0
+---
+""",
+    "index_copy_ of another dtype": """
+t0 = values((6,), bool)
+t3 = t0.detach()
+t3.index_copy_(-1, torch.tensor([2], device=device), t3.narrow(-1, 0, 1) * 3)
+""",
 }
