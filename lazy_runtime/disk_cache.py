@@ -51,7 +51,7 @@ class Lookup(NamedTuple):
     bytes: int
 
     def __str__(self) -> str:
-        why = f" ({self.reason})" if self.reason else f", {self.bytes / 1e6:.1f} MB in {1e3 * self.seconds:.0f} ms"
+        why = f" ({self.reason})" if self.reason else f", {self.bytes / 1e3:.0f} kB in {1e3 * self.seconds:.0f} ms"
         return f"cache on disk: {self.outcome}{why}: {self.program}"
 
 

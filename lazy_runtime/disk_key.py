@@ -234,7 +234,10 @@ _OTHERS = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32", "CUBLAS_", "CUDNN_")
 def difference(mine: Mapping[str, str], other: Mapping[str, str]) -> str:
     """In which parts two environments differ, for people."""
     parts = []
-    for name in sorted({*mine, *other}):
+    names = {*mine, *other}
+    if mine.get("XLA_FLAGS") != other.get("XLA_FLAGS"):
+        names.discard("flags of XLA")  # they differ because of that, then
+    for name in sorted(names):
         here, there = mine.get(name, "nothing"), other.get(name, "nothing")
         if here != there:
             long = len(here) > 60 or len(there) > 60
