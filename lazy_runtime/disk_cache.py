@@ -96,10 +96,10 @@ class Place:
 
     def _read(self) -> Entry | None:
         entry = self._store.read(self._name)
-        if entry is not None and (
-            entry.header["program"] != self._key.program or entry.header["environment"] != self._key.environment
-        ):
-            raise TornError("it is another program's")
+        if entry is not None:
+            found = entry.header.get("program"), entry.header.get("environment")
+            if found != (self._key.program, self._key.environment):
+                raise TornError("it is another program's")
         return entry
 
     def _why(self) -> tuple[str, str]:
@@ -177,14 +177,18 @@ def initialize(path: str, readonly: bool = False) -> None:
 
     Raises:
         RuntimeError: a program has been compiled already.
+        ValueError: the path is empty.
     """
     global _given
+    path = os.fspath(path)
+    if not path:
+        raise ValueError("initialize_cache needs a directory to keep compiled programs in, got an empty path")
     with _lock:
         if _is_open:
             raise RuntimeError(
                 "the cache of compiled programs is in use already: call initialize_cache before any computation"
             )
-        _given = _Settings(os.fspath(path), readonly)
+        _given = _Settings(path, readonly)
 
 
 def is_initialized() -> bool:

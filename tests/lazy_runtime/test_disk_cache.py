@@ -232,6 +232,8 @@ def test_a_full_disk_turns_it_off(store, monkeypatch):
 def test_initialize_comes_before_all_else(store):
     with pytest.raises(RuntimeError, match="before any computation"):
         disk_cache.initialize("anywhere")
+    with pytest.raises(ValueError, match="got an empty path"):
+        disk_cache.initialize("")
 
 
 TRAINING = """
