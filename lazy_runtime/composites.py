@@ -64,8 +64,31 @@ def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return (index.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
+    """`aten::polygamma_`, for which torch has no functionalization."""
+    return tensor.copy_(aten.polygamma.default(n, tensor))
+
+
+#: overload of `linalg_matrix_rank` with `out=` → the one without
+_MATRIX_RANKS = {
+    "atol_rtol_tensor_out": aten.linalg_matrix_rank.atol_rtol_tensor,
+    "atol_rtol_float_out": aten.linalg_matrix_rank.atol_rtol_float,
+    "out": aten.linalg_matrix_rank.default,
+    "out_tol_tensor": aten.linalg_matrix_rank.tol_tensor,
+}
+
+
+def _matrix_rank_out(rank: torch._ops.OpOverload, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Torch's own gives another tensor than `out`, which it leaves as it was, unless it may use the memory itself."""
+    return aten.clone.out(rank(*args, **kwargs), out=out)
+
+
 def register(library: torch.library.Library) -> None:
     """Registers these with torch's dispatcher."""
+    library.impl("polygamma_", polygamma_, "Functionalize")
+    for kind, rank in _MATRIX_RANKS.items():
+        for key in ("AutogradXLA", "Functionalize"):
+            library.impl(f"linalg_matrix_rank.{kind}", functools.partial(_matrix_rank_out, rank), key)
     for name in COPIED:
         view, copy = registry.overload(f"aten::{name}"), registry.overload(f"aten::{registry.copy_form(name)}")
         if view is None or copy is None:

@@ -55,3 +55,9 @@ def test_out_of_another_dtype(call, dtype):
 
     expected, result = outcome("cpu"), outcome("xla")
     assert torch.allclose(result, expected) if isinstance(expected, torch.Tensor) else result == expected
+
+
+def test_out_of_a_composite_operator():
+    x, out = torch.ones(2, 2, device="xla"), torch.empty(2, 2, device="xla")
+    assert torch.matmul(x, x, out=out) is out
+    assert torch.equal(out.cpu(), torch.full((2, 2), 2.0))

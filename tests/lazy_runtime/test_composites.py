@@ -1,0 +1,36 @@
+"""Composite operators that torch takes apart unsuitably, and those that it does not functionalize."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize(("tolerance", "rank"), [({}, 2), ({"tol": 0.5}, 1), ({"atol": 0.5}, 1)])
+def test_matrix_rank_goes_into_out(tolerance, rank):
+    x = torch.diag(torch.tensor([1.0, 0.1, 0.0])).to("xla")
+    out = torch.zeros((), dtype=torch.int64, device="xla")
+    assert torch.linalg.matrix_rank(x, **tolerance, out=out) is out
+    assert out.item() == rank
+
+
+def test_polygamma_in_place():
+    x = torch.tensor([0.5, 1.5, 3.0])
+    on_xla = x.to("xla")
+    assert on_xla.polygamma_(1) is on_xla
+    torch.testing.assert_close(on_xla.cpu(), torch.polygamma(1, x))
+
+
+def test_as_strided_in_place_within_a_compiled_function():
+    x = torch.arange(5.0)
+
+    def median(x):  # unsqueezes in place
+        return torch.quantile(x, 0.5)
+
+    result = torch.compile(median, backend="openxla", fullgraph=True)(x.to("xla"))
+    torch.testing.assert_close(result.cpu(), torch.quantile(x, 0.5))
+
+
+def test_singular_matrices_raise_within_a_compiled_function():
+    inverse = torch.compile(torch.linalg.inv, backend="openxla", fullgraph=True)
+    torch.testing.assert_close(inverse(2 * torch.eye(2, device="xla")).cpu(), 0.5 * torch.eye(2))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        inverse(torch.zeros(2, 2, device="xla")).cpu()
