@@ -132,7 +132,13 @@ def native_batch_norm(x, weight, bias, running_mean, running_var, training, mome
     return batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
 
 
-@op("aten::native_batch_norm_backward", channels_last=True)
+def _infer_native_backward(*args):
+    gradients = torch.ops.aten.native_batch_norm_backward.default(*args)
+    # the meta kernel makes the input's gradient whether it is wanted or not
+    return tuple(found if wanted else None for found, wanted in zip(gradients, args[-1], strict=True))
+
+
+@op("aten::native_batch_norm_backward", channels_last=True, infer=_infer_native_backward)
 def native_batch_norm_backward(
     grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask
 ):
