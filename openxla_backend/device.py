@@ -185,6 +185,7 @@ class DeviceRun:
             return transfer.to_host(make(self._handle(output, arguments, handles), output.spec))
         if output.base is not None:
             base = self._tensor(output.base, arguments, handles, made)
+            base = base.detach() if output.detached else base
             return self._view(output, base, self._handle(output, arguments, handles))
         if output.result is None or output.fresh:
             return _outer(make(self._handle(output, arguments, handles), output.spec))

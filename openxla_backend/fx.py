@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ class Output(NamedTuple):
         itself: it is the argument, not a tensor with the argument's value.
         fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
         base: what it is a view of, if that is or has another view among the outputs, or is an argument.
+        detached: autograd is not to know of what it is a view of.
     """
 
     result: int | None
@@ -44,6 +45,7 @@ class Output(NamedTuple):
     itself: bool = False
     fresh: bool = False
     base: Output | None = None
+    detached: bool = False
 
 
 class Program(NamedTuple):
@@ -277,7 +279,7 @@ class _Outputs:
             whole = self._spec(recorded.arguments[root], root.meta.get("val"))
             result = self._results.get(id(value.handle))
             itself = Output(None, number, whole, target, itself=True)
-            return Output(result, argument, spec, target, base=itself)
+            return Output(result, argument, spec, target, base=itself, detached=_is_detached(node))
         if argument is not None:
             itself = node.op == "placeholder"
             return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
@@ -305,14 +307,25 @@ class _Outputs:
 _WRONG_STRIDES = frozenset({aten.max_unpool2d.default, aten.nonzero_static.default})
 
 
-def _root(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that makes the memory which `node` is a view of."""
+def _views(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The node, what it is a view of, and so on."""
+    yield node
     while node.op == "call_function":
         source: Any = node.args[0] if node.target is operator.getitem else node
         if not (isinstance(source.target, torch._ops.OpOverload) and source.target.is_view):
             break
         node = source.args[0]
-    return node
+        yield node
+
+
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that makes the memory which `node` is a view of."""
+    *_, root = _views(node)
+    return root
+
+
+def _is_detached(node: torch.fx.Node) -> bool:
+    return any(view.target is aten.detach.default for view in _views(node))
 
 
 def _shared_roots(nodes: Sequence[Any]) -> list[torch.fx.Node]:

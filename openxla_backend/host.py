@@ -87,6 +87,7 @@ class HostRun:
             return output.value
         if output.base is not None:
             base = self._tensor(output.base, arguments, results, made)
+            base = base.detach() if output.detached else base
             offset = spec.offset - output.base.spec.offset + base.storage_offset()  # type: ignore[union-attr]
             return base.as_strided(spec.shape, spec.stride, offset)
         if output.argument is not None:

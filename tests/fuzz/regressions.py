@@ -129,4 +129,13 @@ t0 = values((6,), bool)
 t3 = t0.detach()
 t3.index_copy_(-1, torch.tensor([2], device=device), t3.narrow(-1, 0, 1) * 3)
 """,
+    "compiled, a view of a detached argument has no gradient": """
+t0 = values((1, 3), float32).requires_grad_()
+---
+t1 = t0.data
+t2 = t0.data
+t1.data = t1
+t4 = t1.expand_as(t2)
+---
+""",
 }
