@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from ..ir import Call, Graph
@@ -197,22 +196,30 @@ _FILLS = frozenset({"aten::zeros_like", "aten::full", "aten::full_like", "aten::
 _FIRST_STEP = "expected once if this is the second step: the first one makes an optimizer's state"
 
 
-# Comparing in detail takes time with the product of the lengths: at this one, some tenths of a second.
-_IN_DETAIL = 250_000
+# How far ahead the same operators are looked for, and how many of them in a row count as the same place.
+_REACH, _RUN = 64, 8
 
 
 def _edits(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Which operators of one list are not in the other, at their places: numbers in the first, and in the second."""
+    """Which operators of one list are not in the other, at their places: numbers in the first, and in the second.
+
+    One pass, since graphs have thousands of operators: past a difference it goes on where a run is the same again.
+    """
+    gone: list[int] = []
+    added: list[int] = []
     first, last = _common(before, after)
-    gone, added = range(first, len(before) - last), range(first, len(after) - last)
-    if len(gone) * len(added) > _IN_DETAIL:
-        return list(gone), list(added)
-    match = SequenceMatcher(None, before[gone.start : gone.stop], after[added.start : added.stop], autojunk=False)
-    steps = [step for step in match.get_opcodes() if step[0] != "equal"]
-    return (
-        [first + n for _, start, end, _, _ in steps for n in range(start, end)],
-        [first + n for _, _, _, start, end in steps for n in range(start, end)],
-    )
+    i, j, i_end, j_end = first, first, len(before) - last, len(after) - last
+    while i < i_end and j < j_end:
+        if before[i] == after[j]:
+            i, j = i + 1, j + 1
+            continue
+        steps = ((step, reach - step) for reach in range(1, _REACH) for step in range(reach + 1))
+        same = (s for s in steps if before[i + s[0] : i + s[0] + _RUN] == after[j + s[1] : j + s[1] + _RUN])
+        left, right = next(same, (i_end - i, j_end - j))
+        gone.extend(range(i, min(i + left, i_end)))
+        added.extend(range(j, min(j + right, j_end)))
+        i, j = i + left, j + right
+    return [*gone, *range(i, i_end)], [*added, *range(j, j_end)]
 
 
 def _several(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ _RULE = "=" * 80
 _THIN_RULE = "-" * 80
 _FRAMES = 8  # as many as PyTorch/XLA shows
 
-# Files of this package that users call, and what an execution that comes from there is called. The first that is met,
-# from the innermost frame outwards, is the cause.
+# Files of this package that users call, and what an execution that comes from there is called. The outermost one that
+# the user's code has called is the cause.
 _CAUSES = {
     "distributed/parallel_loader.py": "mark_step in parallel loader at step end",
     "debug/profiler.py": "mark_step when exiting a profiler StepTrace region",
@@ -40,6 +41,7 @@ _READ = "most likely user code trying to access tensor value before mark_step"
 
 def compilation(found: Compilation, executable: Executable) -> None:
     """Level 1: a program has been compiled."""
+    _summarize_at_exit()
     graph = executable.graph
     output.write(_RULE, "Compilation Analysis", _RULE, "Compilation Cause", f"  {cause()}", *_graph_info(graph))
     output.write(*_frames(), f"Compilation Time: {found.seconds:.3f} s", _THIN_RULE)
@@ -87,14 +89,14 @@ def _gigabytes(count: int | float) -> str:
 
 def cause() -> str:
     """Why something is executed or compiled now, in PyTorch/XLA's words."""
+    found = _READ
     for file, function in _stack():
         inside = _inside(file)
-        found = _CAUSES.get(inside or "")
-        if found is not None and not (inside == "debug/profiler.py" and function != "__exit__"):
-            return found
         if inside is None and not lines.is_ours(file):
-            break  # the user's code asked for a value
-    return _READ
+            break  # the user's code
+        if inside != "debug/profiler.py" or function == "__exit__":
+            found = _CAUSES.get(inside or "", found)
+    return found
 
 
 def _stack() -> Iterator[tuple[str, str]]:
@@ -151,11 +153,13 @@ def summary() -> list[str]:
     return found
 
 
-def _at_exit() -> None:
-    found = summary()
-    if found:
-        output.write(*found)
+@functools.cache
+def _summarize_at_exit() -> None:
+    """Has the summary written when the process ends."""
 
+    def write() -> None:
+        found = summary()
+        if found:
+            output.write(*found)
 
-if output.level() >= 1:
-    atexit.register(_at_exit)
+    atexit.register(write)

@@ -192,3 +192,11 @@ def test_what_differs_inside_of_a_compiled_part_is_named():
         assert y.shape == x.shape
     found = difference.explain(*seen)
     assert found.reason == "in the compiled function: argument dim of aten::_softmax was 0, is 1"
+
+
+def test_operators_added_to_a_long_graph_are_found():
+    names = [f"aten::operator{number % 7}" for number in range(3000)]
+    longer = [*names[:10], "aten::new", *names[10:2000], "aten::new", "aten::newer", *names[2000:]]
+    assert difference._edits(names, longer) == ([], [10, 2001, 2002])
+    assert difference._edits(longer, names) == ([10, 2001, 2002], [])
+    assert difference._edits(names[:20], [*names[:20], "aten::new"]) == ([], [20])

@@ -1,0 +1,61 @@
+import re
+
+import torch
+
+import lazy_runtime
+from lazy_runtime import metrics, numbering, xla_devices
+from lazy_runtime.debug import output, profiler, reports
+from lazy_runtime.experimental import eager_mode
+
+
+def test_causes_are_pytorch_xlas(monkeypatch):
+    lines = []
+    monkeypatch.setattr(output, "level", lambda: 1)
+    monkeypatch.setattr(output, "write", lambda *written: lines.extend(written))
+    x = torch.rand(4).to("xla")
+    y = x.cos()
+    lazy_runtime.sync()
+    (y + 1).sum().item()
+    with profiler.StepTrace("step"):
+        y = x.sin()
+    with lazy_runtime.compile():
+        y = x.tan()
+    z = y.exp()
+    eager_mode(True)
+    assert z.shape == x.shape
+    assert [lines[n + 1].strip() for n, line in enumerate(lines) if line == "Compilation Cause"] == [
+        "user mark_step",
+        "most likely user code trying to access tensor value before mark_step",
+        "mark_step when exiting a profiler StepTrace region",
+        "torch_xla.compile",
+        "switch to or from eager mode",
+    ]
+
+
+def test_graphs_are_told_apart_by_their_hash():
+    device = xla_devices.get()
+    x = torch.rand(4).to("xla")
+    hashes = []
+    for name in ("cos", "cos", "sin"):
+        y = getattr(x, name)()
+        hashes.append(reports.graph_hash(numbering.number(device, device.pending[:], donate=False).graph))
+        lazy_runtime.sync()
+        assert y.shape == x.shape
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert all(re.fullmatch("[0-9a-f]{32}", found) for found in hashes)
+
+
+def test_what_happens_too_often_is_said_at_the_end():
+    metrics.count("MarkStep", 20)
+    for _ in range(15):
+        metrics.record("CompileTime", 400e9)
+        metrics.record("TransferFromDeviceTime", 1e6)
+    metrics.count("aten::some_operator")
+    assert reports.summary() == [
+        "CompileTime too frequent: 15 counts during 20 steps",
+        "TransferFromDeviceTime too frequent: 15 counts during 20 steps",
+        "CompileTime too long: longest instance took 400 s",
+        "Op(s) not lowered: aten::some_operator",
+    ]
+    metrics.clear()
+    assert reports.summary() == []
