@@ -4,6 +4,7 @@
     python -m tests.operators run --direction forward --dtype float32 --road lazy
     python -m tests.operators run --only 'linalg.*'            entries by a regular expression over the whole name
     python -m tests.operators run --only add --samples 0 -v    all samples of an entry, each row as it is judged
+    python -m tests.operators run --new                        rows that are not recorded as passing
     python -m tests.operators failures --only 'linalg.*'       failing rows, grouped by the first line of the error
     python -m tests.operators failures --entries               the same, entry by entry with the sample that failed
     python -m tests.operators report                           writes docs/operators.md from the results

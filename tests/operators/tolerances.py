@@ -60,8 +60,14 @@ FAMILIES = [
         scaled=True,
     ),
     Family(
-        "matrix_exp|linalg_householder_product|linalg_lstsq.*",
+        "matrix_exp|linalg_lstsq.*",
         "the algorithms' errors have bounds in terms of the whole matrix: they go with its largest element",
+        scaled=True,
+    ),
+    Family(
+        "linalg_householder_product",
+        "as above; its gradients undo one reflection after the other, and the CPU's own are off by 4e-5 of the largest",
+        factor=6,
         scaled=True,
     ),
     Family(
