@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "pytorch_xla"
 
 # Asked for without importing it, see START.
 needs_torchvision = pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
@@ -35,7 +35,7 @@ def run(*arguments: object, torchvision: bool = False) -> str:
         capture_output=True,
         text=True,
         check=False,
-        cwd=HERE.parents[1],
+        cwd=HERE.parents[2],
         env={**os.environ},
         timeout=240,
     )
