@@ -15,7 +15,7 @@ import torch
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _get_obj_state
 
-from . import dispatch
+from . import dispatch, views
 from .tensor import XLATensor, unwrap
 
 aten = torch.ops.aten
@@ -53,15 +53,28 @@ def restore(storage: Any, location: str) -> XLAStorage | None:
 
 
 def set_storage(
-    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int = 0, size: Any = (), stride: Any = ()
+    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int = 0, size: Any = None, stride: Any = ()
 ) -> torch.Tensor:
-    """`aten::set_` for an xla tensor and a storage.
+    """`aten::set_` for an xla tensor and a storage: a checkpoint's, or that of another xla tensor, which AOTAutograd
+    takes for arguments that share memory.
+
+    Args:
+        size: None for all of the storage, flat.
 
     Raises:
-        NotImplementedError: the storage does not come from a checkpoint.
+        NotImplementedError: the storage is on another device.
     """
+    if not views.has_memory(tensor):  # a stand-in of Dynamo's
+        autograd = torch._C.DispatchKey.Autograd
+        if size is None:
+            return aten.set_.source_Storage._op_dk(autograd, tensor, source)
+        return aten.set_.source_Storage_storage_offset._op_dk(autograd, tensor, source, offset, size, stride)
     with torch.no_grad():
-        return tensor.set_(_upload(source, tensor.dtype).as_strided(size, stride, offset))  # type: ignore[call-overload]
+        if not isinstance(source, XLAStorage) and source.device.type == "xla":
+            flat = torch.ops.lazy_runtime.of_storage(source, tensor.dtype)
+            return tensor.set_(flat if size is None else views.of_root(flat, size, stride, offset))  # type: ignore[call-overload]
+        flat = _upload(source, tensor.dtype)
+        return tensor.set_(flat if size is None else flat.as_strided(size, stride, offset))  # type: ignore[call-overload]
 
 
 @dispatch.handler("aten::set.source_Storage", "aten::set.source_Storage_storage_offset")

@@ -88,6 +88,17 @@ Tensor of_root(
   return whole.as_strided(size, stride, offset);
 }
 
+// All of a storage of xla's, flat, for AOTAutograd, which puts what it has taken apart together again over the storage.
+Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
+  auto* memory = dynamic_cast<FunctionalStorageImpl*>(storage.unsafeGetStorageImpl());
+  TORCH_CHECK_NOT_IMPLEMENTED(memory != nullptr, "an xla tensor cannot take the storage of a tensor on another device");
+  memory->apply_updates();
+  Tensor whole = functional::to_functional_tensor(memory->base());
+  whole.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  functional::sync(whole);
+  return of_root(whole, dtype, {memory_size(whole) / static_cast<int64_t>(c10::elementSize(dtype))}, {1}, 0);
+}
+
 // Makes a tensor a view of its root, by its strides alone, if a write could not go back through its views: torch's inverse
 // of `unfold` forgets what no window shows, that of `expand` adds a difference to what is there, and that of `view` with
 // another dtype needs the strides of the view, which an operator's result may not have.
@@ -425,6 +436,7 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
   library.def("check_inplace(Tensor self) -> ()");
+  library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
     library.impl("of_root", torch::dispatch(key, of_root));

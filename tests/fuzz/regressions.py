@@ -138,4 +138,12 @@ t1.data = t1
 t4 = t1.expand_as(t2)
 ---
 """,
+    "compiled, arguments that share memory without being views of one tensor": """
+t0 = values((2, 1, 3), float32)
+t3 = t0.detach()
+---
+t3.copy_(t3)
+t0.square_()
+---
+""",
 }
