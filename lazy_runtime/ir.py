@@ -21,8 +21,8 @@ from . import lifetimes
 if TYPE_CHECKING:
     import jax
 
-    from .ops.registry import Operator
     from .lines import Line
+    from .ops.registry import Operator
     from .spec import TensorSpec
     from .xla_devices import Device
 
@@ -137,8 +137,8 @@ class Handle:
 
 class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
-    is the user's that recorded it, set where the call is fallible, in traces, and where `lines.keep`; `stack` all of the
-    user's frames, set where `lines.keep_stacks`."""
+    is the user's that recorded it, set where the call is fallible, in traces, and where `lines.keep`; `stack` all of
+    the user's frames, set where `lines.keep_stacks`."""
 
     __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "stack")
 
