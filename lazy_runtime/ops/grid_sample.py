@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..layout import ChannelsLast, physical
+from .reduction import opmath
 from .registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2  # at::native::GridSamplerInterpolation
@@ -104,22 +105,24 @@ def _sample(image, grid, mode: int, padding: int, align_corners: bool):
 
 @op("aten::grid_sampler_2d", "aten::grid_sampler_3d", channels_last=True)
 def grid_sampler(x, grid, mode, padding, align_corners):
-    return ChannelsLast(_sample(physical(x), _plain(grid), mode, padding, align_corners))
+    image = physical(x)
+    return ChannelsLast(_sample(opmath(image), _plain(grid), mode, padding, align_corners).astype(image.dtype))
 
 
 def _plain(grid):
-    """A grid in its own order: its channels are last already."""
-    return jnp.moveaxis(grid.physical, -1, 1) if isinstance(grid, ChannelsLast) else grid
+    """A grid in its own order: its channels are last already. Which pixels it selects must not hang on 16 bits."""
+    return opmath(jnp.moveaxis(grid.physical, -1, 1) if isinstance(grid, ChannelsLast) else grid)
 
 
 @op("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", channels_last=True)
 def grid_sampler_backward(grad, x, grid, mode, padding, align_corners, output_mask):
-    image, grid, grad = physical(x), _plain(grid), physical(grad)
+    kind = physical(x).dtype
+    image, grid, grad = opmath(physical(x)), _plain(grid), opmath(physical(grad))
     grad_x = grad_grid = None
     if output_mask[0]:
         _, back = jax.vjp(lambda image: _sample(image, grid, mode, padding, align_corners), image)
-        grad_x = ChannelsLast(back(grad)[0])
+        grad_x = ChannelsLast(back(grad)[0].astype(kind))
     if output_mask[1]:
         _, back = jax.vjp(lambda grid: _sample(image, grid, mode, padding, align_corners), grid)
-        grad_grid = back(grad)[0]
+        grad_grid = back(grad)[0].astype(kind)
     return grad_x, grad_grid

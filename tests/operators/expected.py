@@ -66,12 +66,6 @@ EXPECTED: list[Expected] = [
         dtypes=("bfloat16",),
     ),
     Expected(
-        "positions and weights are rounded in each step: the CPU's own gradients are off by a fifth of the largest",
-        "grid_sampler_2d|nn_functional_grid_sample",
-        directions=("backward",),
-        dtypes=("bfloat16",),
-    ),
-    Expected(
         "torch's functionalization of it gives the results to the arguments that it writes to in another order",
         "_native_batch_norm_legit",
         directions=("out", "strided_out"),

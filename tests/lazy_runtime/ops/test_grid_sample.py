@@ -41,3 +41,20 @@ def test_nan_and_far_away(mode, padding_mode):
         for d in ("xla", "cpu")
     ]
     close(*found)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bits_are_computed_in_32(dtype, mode):
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, 2, 5, 20, generator=generator).to(dtype)
+    grid = (torch.rand(1, 6, 6, 2, generator=generator) * 2 - 1).to(dtype)
+
+    def gradient(image, grid):
+        grid = grid.clone().requires_grad_()
+        sampled = F.grid_sample(image, grid, mode, align_corners=False)
+        return torch.autograd.grad(sampled.sum(), grid)[0]
+
+    exact = gradient(image.double(), grid.double())
+    result = gradient(image.to("xla"), grid.to("xla")).cpu()
+    torch.testing.assert_close(result.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
