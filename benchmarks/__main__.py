@@ -13,6 +13,7 @@ from .worker import Request
 
 SECONDS_PER_MODEL = 45.0  # ten models end within ten minutes, also where verifying and compiling take longer than here
 DEFAULT_MODES = "eager,lazy,openxla"
+DEFAULT_TESTS = "inference,training"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (OSError, ValueError) as error:
             parser.error(str(error))
     else:
+        _check(parser, options)
         requests = [_request(model, options) for model in options.models]
         for request in requests:
             try:
@@ -69,7 +71,21 @@ def _request(model: str, options: argparse.Namespace) -> Request:
         rounds=options.repeat if timed else 0,
         budget_s=options.budget / len(options.models) if timed and options.budget else SECONDS_PER_MODEL,
         float64=not timed or options.float64,
+        loop=options.loop if timed else 1,
     )
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuses arguments that do not go together."""
+    whole = [mode for mode in options.modes if MODES[mode].whole_step]
+    others = [test for test in options.test if test != "step"]
+    if whole and others:
+        parser.error(
+            f"mode {whole[0]} compiles a whole training step, and the test{'s' * (len(others) > 1)} "
+            f"{' and '.join(others)} {'have' if len(others) > 1 else 'has'} none: use --test step"
+        )
+    if options.command == "run" and options.loop > 1 and "step" not in options.test:
+        parser.error("--loop is a number of training steps: it needs --test step")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +101,14 @@ def _parser() -> argparse.ArgumentParser:
         help="for the whole run: rounds are cut to keep to it, to three at the least; verification and compilation are "
         f"not cut (default {SECONDS_PER_MODEL:.0f} per model)",
     )
-    run.add_argument("--float64", action="store_true", help="also verify training on xla in float64")
+    run.add_argument("--float64", action="store_true", help="also verify training and step on xla in float64")
+    run.add_argument(
+        "--loop",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="in the test step, time loops of N steps of which only the last is waited for (default: single steps)",
+    )
     check = commands.add_parser(
         "verify", help="verify models without timing them: float32 outputs, float32 and float64 gradients"
     )
@@ -104,7 +127,13 @@ def _parser() -> argparse.ArgumentParser:
             metavar="A,B",
             help=f"of {', '.join(MODES)} (default {DEFAULT_MODES})",
         )
-        command.add_argument("--test", type=_names("test", TESTS), default=list(TESTS), metavar="A,B", help=_all(TESTS))
+        command.add_argument(
+            "--test",
+            type=_names("test", TESTS),
+            default=DEFAULT_TESTS,
+            metavar="A,B",
+            help=f"of {', '.join(TESTS)} (default {DEFAULT_TESTS})",
+        )
         command.add_argument("--batch-size", type=_positive, metavar="N", help="default 4, and 2 for BERT")
         command.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
         command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")

@@ -43,19 +43,27 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def interleave(
-    timed: Mapping[str, Timed], rounds: int, deadline: float, clock: Callable[[], float] = time.perf_counter
+    timed: Mapping[str, Timed],
+    rounds: int,
+    deadline: float,
+    clock: Callable[[], float] = time.perf_counter,
+    unkept: int = 1,
+    before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each run: A B C, A B C, ...; one more round comes first and is not kept.
+    """Seconds of each run: A B C, A B C, ...
 
     Args:
         rounds: the most that are made.
         deadline: no round is started after it (by `clock`), but at least `MIN_ROUNDS` are made.
+        unkept: rounds that come first and are not kept.
+        before: told the name ahead of each run.
     """
     kept: dict[str, list[float]] = {name: [] for name in timed}
-    for number in range(-1, max(rounds, MIN_ROUNDS)):
+    for number in range(-unkept, max(rounds, MIN_ROUNDS)):
         if number >= MIN_ROUNDS and clock() >= deadline:
             break
         for name, each in timed.items():
+            before(name)
             each.clear()
             time.sleep(PAUSE_S)
             taken = seconds(each.run)

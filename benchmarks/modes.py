@@ -21,11 +21,13 @@ class Mode(NamedTuple):
         device: where the model and its inputs live.
         backend: what `torch.compile` gets; None leaves the model uncompiled.
         memory_format: of the weights and images.
+        whole_step: `torch.compile` gets the function of a whole training step in place of the model.
     """
 
     device: str = "cpu"
     backend: str | Callable[..., Any] | None = None
     memory_format: torch.memory_format = torch.contiguous_format
+    whole_step: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -34,9 +36,10 @@ MODES: dict[str, Mode] = {
     "inductor": Mode(backend="inductor"),
     "lazy": Mode(device="xla"),
     "openxla": Mode(device="xla", backend="openxla"),
+    "openxla_step": Mode(device="xla", backend="openxla", whole_step=True),
 }
 
-TESTS = ("inference", "training")  # training: one forward and one backward pass, no optimizer
+TESTS = ("inference", "training", "step")  # training: one forward and one backward pass, no optimizer
 
 
 class Program:
@@ -45,6 +48,9 @@ class Program:
     Args:
         model: in train mode for training, in eval mode for inference; it is left as it is.
         inputs: on the CPU.
+
+    Raises:
+        ValueError: the mode compiles whole steps, and this is none.
     """
 
     def __init__(self, mode: Mode, model: torch.nn.Module, inputs: Sequence[torch.Tensor]):
@@ -52,14 +58,25 @@ class Program:
         self.model = copy.deepcopy(model).to(device=mode.device)
         self.model.to(memory_format=mode.memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)
         self.inputs = [_place(tensor, mode) for tensor in inputs]
-        self.call = self.model if mode.backend is None else torch.compile(self.model, backend=mode.backend)
+        self.call = self._compile()
         self._results: list[torch.Tensor] = []
         self.wait()  # transfers are not a part of the first run's time
 
+    def _compile(self) -> Callable[..., Any]:
+        """The model as it is called."""
+        if self.mode.whole_step:
+            raise ValueError("this mode compiles the function of a whole step: it has no other")
+        return self.model if self.mode.backend is None else torch.compile(self.model, backend=self.mode.backend)
+
     def run(self) -> None:
-        """One run, from the call to the completion of all its results; what is timed."""
+        """One run, from the call to the completion of all its results."""
         self.start()
         self.wait()
+
+    def round(self) -> Sequence[float]:
+        """What is timed at once; returns the seconds until each of its steps returned, if it consists of steps."""
+        self.run()
+        return ()
 
     def start(self) -> None:
         """One run as the user's thread sees it: the results are pending or under way on an asynchronous device."""
@@ -99,8 +116,8 @@ def _place(tensor: torch.Tensor, mode: Mode) -> torch.Tensor:
     return tensor.to(device=mode.device)
 
 
-def warm_up(names: Sequence[str]) -> None:
+def warm_up(names: Sequence[str], kind: type[Program] = Program) -> None:
     """Brings up what a process needs only once (devices, Dynamo, compilers), so that no first call pays for it."""
     for name in names:
         with contextlib.suppress(Exception):  # a mode that does not work says so at its first call
-            Program(MODES[name], torch.nn.Linear(2, 2), [torch.zeros(1, 2)]).run()
+            kind(MODES[name], torch.nn.Linear(2, 2), [torch.zeros(1, 2)]).run()

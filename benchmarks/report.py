@@ -9,9 +9,12 @@ from typing import Any
 from tabulate import tabulate
 
 from .modes import MODES, TESTS
+from .training_step import SETTLING
 
 Record = dict[str, Any]
 Rows = dict[str, dict[str, Record]]  # model → mode → row
+
+SUBJECTS = ("openxla", "openxla_step")  # the modes whose speedups are shown
 
 
 def tables(records: Sequence[Record]) -> str:
@@ -22,10 +25,11 @@ def tables(records: Sequence[Record]) -> str:
         if not rows:
             continue
         if any("median_ms" in row for modes in rows.values() for row in modes.values()):
-            for table in (speedups, times, first_calls):
-                text = table(test, rows)
-                if text:
-                    parts.append(text)
+            parts += [speedups(test, rows, subject) for subject in SUBJECTS]
+            parts.append(times(test, rows))
+            counted = _counted(test, rows)
+            parts += [work(test, counted), host_times(test, counted)] if counted else []
+            parts.append(first_calls(test, rows))
         else:
             parts.append(errors(test, rows))
         parts.append(_failures(rows))
@@ -43,14 +47,15 @@ def machine(environment: Record) -> str:
     )
 
 
-def speedups(test: str, rows: Rows) -> str:
-    """How many times as fast openxla is as the other modes: PyTorch/XLA's table, then the other modes' columns."""
-    others = [mode for mode in _modes(rows) if mode != "openxla"]
+def speedups(test: str, rows: Rows, subject: str) -> str:
+    """How many times as fast one mode is as the others: PyTorch/XLA's table, then the other modes' columns. Empty where
+    there is nothing to compare."""
+    others = [mode for mode in _modes(rows) if mode != subject and (subject, mode) != SUBJECTS]
     others.sort(key=lambda mode: mode != "lazy")  # PyTorch/XLA's column first
-    if "openxla" not in _modes(rows) or not others:
+    if subject not in _modes(rows) or not others:
         return ""
     body = [
-        [model, *(_ratio(modes, mode, "openxla") for mode in others), _bounds(modes)] for model, modes in rows.items()
+        [model, *(_ratio(modes, mode, subject) for mode in others), _bounds(modes)] for model, modes in rows.items()
     ]
     means: list[Any] = ["geomean"]
     for column in range(1, 1 + len(others)):
@@ -58,7 +63,7 @@ def speedups(test: str, rows: Rows) -> str:
         mean = f"{statistics.geometric_mean(numbers):.2f}" if numbers else "-"
         means.append(mean if len(numbers) == len(body) else f"{mean} (of {len(numbers)})")
     headers = ["model", *(f"over {mode}" for mode in others), "relative error at most"]
-    return _table(f"{test.capitalize()}: speedup of openxla", headers, [*body, [*means, ""]])
+    return _table(f"{_heading(test, rows)}: speedup of {subject}", headers, [*body, [*means, ""]])
 
 
 def times(test: str, rows: Rows) -> str:
@@ -69,12 +74,50 @@ def times(test: str, rows: Rows) -> str:
         recompiles = f", compiles {row['recompiles']} times" if row["recompiles"] else ""
         return f"{row['median_ms']:.1f} ({high - low:.1f}{recompiles})"
 
-    title = f"{test.capitalize()}: milliseconds, median (interquartile range)"
+    title = f"{_heading(test, rows)}: milliseconds, median (interquartile range)"
     return _by_mode(title, rows, cell, {"rounds": _rounds, "relative error at most": _bounds})
 
 
+def work(test: str, rows: Rows) -> str:
+    """What XLA executed and compiled in a step."""
+
+    def cell(row: Record) -> str:
+        return f"{row['executions_per_step']:.3g}, {row['compiles_per_step']:.3g}"
+
+    return _by_mode(f"{_heading(test, rows)}: executions, compiles per step", rows, cell, {})
+
+
+def host_times(test: str, rows: Rows) -> str:
+    """How long the step function keeps the user's thread, and what share that is of the lazy trace's time."""
+
+    def cell(row: Record) -> str:
+        low, high = row["host_quartiles_ms"]
+        return f"{row['host_ms']:.2f} ({high - low:.2f})"
+
+    def share(mode: str) -> Callable[[dict[str, Record]], str]:
+        def column(modes: dict[str, Record]) -> str:
+            found = [modes[each]["host_ms"] for each in (mode, "lazy") if "host_ms" in modes.get(each, {})]
+            return f"{found[0] / found[1]:.3f}" if len(found) == 2 else "-"
+
+        return column
+
+    shares = {f"{mode} / lazy": share(mode) for mode in SUBJECTS if {mode, "lazy"} <= set(_modes(rows))}
+    title = f"{_heading(test, rows)}: milliseconds until the step function returns, median (interquartile range)"
+    return _by_mode(title, rows, cell, shares)
+
+
 def first_calls(test: str, rows: Rows) -> str:
-    """What the first call took: tracing, compiling, and one run."""
+    """What the first call took: tracing, compiling, and one run. For steps, what the first ones took."""
+    if test == "step":
+
+        def steps(row: Record) -> str:
+            compiles = row["first_call_compiles"] + row["settling_compiles"]
+            counted = f" ({compiles})" if MODES[row["mode"]].device == "xla" else ""
+            return f"{row['first_call_s'] + row['settling_s']:.1f}{counted}"
+
+        return _by_mode(
+            f"{_heading(test, rows)}: seconds of the first {1 + SETTLING} steps (compiles)", rows, steps, {}
+        )
 
     def cell(row: Record) -> str:
         reused = MODES[row["mode"]].device == "xla" and row["first_call_compiles"] == 0
@@ -90,7 +133,7 @@ def errors(test: str, rows: Rows) -> str:
         return "; ".join(f"{check['error']:.1e}" for check in row["checks"])
 
     whats = list(dict.fromkeys(what for modes in rows.values() for what in _checks(modes)))
-    title = f"{test.capitalize()}: relative error from eager ({'; '.join(whats) or 'none checked'})"
+    title = f"{_heading(test, rows)}: relative error from eager ({'; '.join(whats) or 'none checked'})"
     return _by_mode(title, rows, cell, {"at most": _bounds})
 
 
@@ -102,7 +145,10 @@ def row_line(row: Record) -> str:
     checks = ", ".join(f"{check['what']} within {check['error']:.1e}" for check in row["checks"])
     if "median_ms" not in row:
         return name + checks
-    return f"{name}{row['median_ms']:.1f} ms, first call {row['first_call_s']:.1f} s, {checks}"
+    work = ""
+    if "host_ms" in row:
+        work = f" (host {row['host_ms']:.2f} ms, {row['executions_per_step']:.3g} executions)"
+    return f"{name}{row['median_ms']:.1f} ms{work}, first call {row['first_call_s']:.1f} s, {checks}"
 
 
 def _rows(records: Sequence[Record], test: str) -> Rows:
@@ -111,6 +157,20 @@ def _rows(records: Sequence[Record], test: str) -> Rows:
         if record["record"] == "row" and record["test"] == test:
             rows.setdefault(record["model"], {})[record["mode"]] = record
     return rows
+
+
+def _heading(test: str, rows: Rows) -> str:
+    """The test, and of steps how many are run before one is waited for."""
+    loop = max(row.get("loop", 1) for modes in rows.values() for row in modes.values())
+    return test.capitalize() + (f", loops of {loop}" if loop > 1 else "")
+
+
+def _counted(test: str, rows: Rows) -> Rows:
+    """The rows whose work is counted: steps on xla."""
+    if test != "step":
+        return {}
+    kept = {model: [mode for mode in modes if MODES[mode].device == "xla"] for model, modes in rows.items()}
+    return {model: {mode: rows[model][mode] for mode in modes} for model, modes in kept.items() if modes}
 
 
 def _modes(rows: Rows) -> list[str]:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from lazy_runtime import metrics
 
 from . import environment, measure, verify
-from .modes import Program
+from .modes import MODES, Program
+from .training_step import Step
+
+
+class Round(NamedTuple):
+    """What was counted in one timed round.
+
+    Attributes:
+        executions, compiles: by XLA.
+        host_s: until each of its steps returned; empty if it does not consist of steps.
+    """
+
+    executions: int
+    compiles: int
+    host_s: Sequence[float]
 
 
 class Row:
@@ -27,7 +41,7 @@ class Row:
         self.checks: dict[str, verify.Check] = {}
         self.failure: str | None = None
         self.program: Program | None = None
-        self.compiles = 0  # in all timed runs
+        self.rounds: list[Round] = []
 
     def first_call(self, make: Callable[[], Program], expected: verify.Results | None) -> None:
         """Makes the program, runs it for the first time, and compares it with eager unless it is eager."""
@@ -42,6 +56,23 @@ class Row:
                 self.compare(expected)
 
         self._attempt(action)
+
+    def settle(self, steps: int) -> None:
+        """Runs so many steps after the first, untimed, and takes down what they compiled."""
+        if self.program is not None:
+            program = self.program
+
+            def action() -> None:
+                before = metrics.value("UncachedCompile")
+                self.record["settling_s"] = measure.seconds(lambda: [program.run() for _ in range(steps)])
+                self.record["settling_compiles"] = metrics.value("UncachedCompile") - before
+
+            self._attempt(action)
+
+    def first_step_again(self) -> None:
+        """Has the program, a step's, begin where it first began."""
+        if isinstance(self.program, Step):
+            self._attempt(self.program.first_step_again)
 
     def compare(self, expected: verify.Results) -> None:
         """Compares the program's last results with eager's."""
@@ -60,11 +91,14 @@ class Row:
         self._attempt(action)
 
     def run(self) -> None:
-        """One timed run."""
+        """One timed round."""
         if self.program is not None:
-            before = metrics.value("UncachedCompile")
-            self._attempt(self.program.run)
-            self.compiles += metrics.value("UncachedCompile") - before
+            program = self.program
+            executions, compiles = _work()
+            host_s: list[float] = []
+            self._attempt(lambda: host_s.extend(program.round()))
+            executions_now, compiles_now = _work()
+            self.rounds.append(Round(executions_now - executions, compiles_now - compiles, host_s))
 
     def clear(self) -> None:
         """Forgets the last run's results."""
@@ -72,16 +106,31 @@ class Row:
             self.program.clear()
 
     def finish(self, times: list[float]) -> None:
-        """Takes the seconds of the timed runs; the program is let go."""
+        """Takes the seconds of the timed rounds, whose times are those of a step where they are loops of steps; the
+        program is let go."""
         self.program = None
         if self.failure is not None or not times:
             return
-        summary = measure.summarize([1e3 * taken for taken in times])
+        steps = self.record.get("loop", 1)
+        series = [1e3 * taken / steps for taken in times]
+        summary = measure.summarize(series)
         self.record.update(
-            times_ms=[round(1e3 * taken, 4) for taken in times],
+            times_ms=[round(taken, 4) for taken in series],
             median_ms=summary.median,
             quartiles_ms=[summary.lower, summary.upper],
-            recompiles=self.compiles,
+            recompiles=sum(each.compiles for each in self.rounds),
+        )
+        if self.record["test"] == "step" and MODES[self.record["mode"]].device == "xla":
+            self._count_steps(self.rounds[-len(times) :], steps)
+
+    def _count_steps(self, rounds: Sequence[Round], steps: int) -> None:
+        """Takes what the kept rounds counted, by step."""
+        host = measure.summarize([1e3 * taken for each in rounds for taken in each.host_s])
+        self.record.update(
+            executions_per_step=sum(each.executions for each in rounds) / (steps * len(rounds)),
+            compiles_per_step=sum(each.compiles for each in rounds) / (steps * len(rounds)),
+            host_ms=host.median,
+            host_quartiles_ms=[host.lower, host.upper],
         )
 
     def finished(self) -> dict[str, Any]:
@@ -111,3 +160,8 @@ class Row:
     def _fail(self, reason: str) -> None:
         self.failure = reason
         self.program = None
+
+
+def _work() -> tuple[int, int]:
+    """How often XLA has executed and compiled a program so far."""
+    return metrics.value("ExecuteComputation"), metrics.value("UncachedCompile")

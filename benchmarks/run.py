@@ -92,6 +92,8 @@ def _run_model(request: Request, bar: tqdm) -> Iterator[Record]:
             if kind == "step":
                 bar.set_postfix_str(content)
                 bar.update()
+            elif kind == "alive":
+                bar.set_postfix_str(content)
             elif kind == "row":
                 missing.discard((content["test"], content["mode"]))
                 failed = failed or content["failure"] is not None

@@ -13,6 +13,9 @@ FLOAT64_IMAGE_SIZE = 128
 
 Results = Mapping[str, torch.Tensor]
 
+#: What a test's results are.
+RESULTS = {"inference": "outputs", "training": "gradients", "step": "updates"}
+
 
 class Check(NamedTuple):
     """One comparison with eager.
@@ -45,7 +48,7 @@ def check(name: str, test: str, actual: Results, expected: Results) -> Check:
         ValueError: there are other results than eager's, or results of other shapes or dtypes.
     """
     dtype = next(iter(expected.values())).dtype
-    what = f"{str(dtype).removeprefix('torch.')} {'outputs' if test == 'inference' else 'gradients'}"
+    what = f"{str(dtype).removeprefix('torch.')} {RESULTS[test]}"
     return Check(what, relative_error(actual, expected), bound(name, test, dtype))
 
 
@@ -53,7 +56,7 @@ def bound(name: str, test: str, dtype: torch.dtype) -> float:
     """The largest relative error that passes.
 
     Float32 gradients through batch norm are ill-conditioned: eager's own are 2.4e-2 from float64 on resnet50 at batch
-    4. Float64 tells a wrong gradient from an inexact one.
+    4. Float64 tells a wrong gradient from an inexact one. A first step's updates are the gradients times a constant.
     """
     if dtype == torch.float64:
         return 1e-9

@@ -22,6 +22,7 @@ from lazy_runtime import real_devices
 from . import environment, measure, models, verify
 from .modes import MODES, Program, warm_up
 from .row import Row
+from .training_step import SETTLING, Step
 
 # What is compiled for a minute deserves more than the fewest rounds where these take milliseconds.
 MIN_TIMING_S = 2.0
@@ -36,6 +37,7 @@ class Request(NamedTuple):
         rounds: the most that are timed; 0 verifies only.
         budget_s: seconds for this process from its start; when they are over, rounds are cut.
         float64: verify training on xla in float64 too.
+        loop: steps of a timed round, of which only the last is waited for; of no account but in the test `step`.
     """
 
     model: str
@@ -46,10 +48,17 @@ class Request(NamedTuple):
     rounds: int = 20
     budget_s: float = 60.0
     float64: bool = False
+    loop: int = 1
+
+    def program(self, test: str, mode: str, model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Program:
+        """What runs a model in a mode."""
+        if test == "step":
+            return Step(MODES[mode], model, inputs, self.loop)
+        return Program(MODES[mode], model, inputs)
 
     def float64_modes(self, test: str) -> list[str]:
         """The modes that are verified in float64."""
-        if not self.float64 or test != "training":
+        if not self.float64 or test == "inference":
             return []
         return [mode for mode in self.modes if MODES[mode].device == "xla"]
 
@@ -64,8 +73,8 @@ class Request(NamedTuple):
 
 
 def main(request: Request, connection: Connection, log: str) -> None:
-    """Entry point of the process. It sends `("step", text)` before each step, `("row", record)` for each mode, and
-    `("died", why)` for what no row could hold.
+    """Entry point of the process. It sends `("step", text)` before each step, `("alive", text)` within one that takes
+    long, `("row", record)` for each mode, and `("died", why)` for what no row could hold.
 
     Args:
         log: file that takes what this process and its libraries write to the standard streams.
@@ -77,6 +86,8 @@ def main(request: Request, connection: Connection, log: str) -> None:
     try:
         with _cold_caches(request.modes):
             warm_up(request.modes)
+            if "step" in request.tests:
+                warm_up(request.modes, Step)
             for number, test in enumerate(request.tests):
                 now = time.perf_counter()
                 # what is left, in equal parts to the tests that are left
@@ -90,7 +101,7 @@ def main(request: Request, connection: Connection, log: str) -> None:
 def _run_guarded(request: Request, test: str, deadline: float, connection: Connection) -> None:
     """Runs one test; where it fails as a whole, all its rows do, and the next test has its chance."""
     try:
-        records = run_test(request, test, deadline, lambda text: connection.send(("step", text)))
+        records = run_test(request, test, deadline, lambda kind, text: connection.send((kind, text)))
     except Exception as error:
         traceback.print_exc()
         records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes]
@@ -114,15 +125,19 @@ def _cold_caches(modes: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def run_test(request: Request, test: str, deadline: float, step: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Verifies and times one model for inference or training, and returns a record for each mode.
+def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, str], None]) -> list[dict[str, Any]]:
+    """Verifies and times one model in one test, and returns a record for each mode.
 
     Args:
         deadline: by `time.perf_counter`, when to stop timing.
-        step: told what comes next.
+        tell: told `"step"` and what comes next, or `"alive"` and what comes next within a step.
     """
+
+    def step(text: str) -> None:
+        tell("step", f"{name}: {text}")
+
     name = f"{request.model} {test}"
-    model = models.without_dropout(models.build(request.model)).train(test == "training")
+    model = models.without_dropout(models.build(request.model)).train(test != "inference")
     inputs = models.example(request.model, request.batch_size, request.image_size)
     common = {
         "model": request.model,
@@ -131,14 +146,16 @@ def run_test(request: Request, test: str, deadline: float, step: Callable[[str],
         "xla_device": real_devices()[0],
         "torch_threads": torch.get_num_threads(),
     }
+    if test == "step":
+        common["loop"] = request.loop
 
     def first_call(mode: str) -> Row:
         row = Row({**common, "mode": mode})
-        row.first_call(lambda: Program(MODES[mode], model, inputs), expected)
+        row.first_call(lambda: request.program(test, mode, model, inputs), expected)
         _free()
         return row
 
-    step(f"{name}: eager, the reference")
+    step("eager, the reference")
     expected = None
     eager = first_call("eager")
     if eager.program is None:
@@ -147,39 +164,49 @@ def run_test(request: Request, test: str, deadline: float, step: Callable[[str],
     eager.compare(expected)
     rows: list[Row] = []
     for mode in request.modes:
-        step(f"{name}: first call of {mode}")
+        step(f"first call of {mode}")
         rows.append(eager if mode == "eager" else first_call(mode))
+        if test == "step":
+            rows[-1].settle(SETTLING)
     del eager
     if request.float64_modes(test):
         _compare_float64(request, test, rows, step)
     times: dict[str, list[float]] = {}
     if request.rounds:
-        step(f"{name}: timing")
+        step("timing")
         timed = {row.record["mode"]: row for row in rows if row.program is not None}
-        times = measure.interleave(timed, request.rounds, max(deadline, time.perf_counter() + MIN_TIMING_S))
-        for row in timed.values():
-            row.compare(expected)  # the last results: a second call may be wrong where the first was right
+        times = measure.interleave(
+            timed,
+            request.rounds,
+            max(deadline, time.perf_counter() + MIN_TIMING_S),
+            unkept=0
+            if test == "step" and request.loop > 1
+            else 1,  # a loop's first steps have been run, and it is long
+            before=lambda mode: tell("alive", f"{name}: timing {mode}"),
+        )
     for row in rows:
+        row.first_step_again()
+        row.compare(expected)  # the last results: a second call may be wrong where the first was right
         row.finish(times.get(row.record["mode"], []))
     return [row.finished() for row in rows]
 
 
 def _compare_float64(request: Request, test: str, rows: Sequence[Row], step: Callable[[str], None]) -> None:
-    """Holds rows to eager's gradients in float64, on images small enough for it."""
+    """Holds rows to eager's gradients or updates in float64, on images small enough for it."""
     model = models.without_dropout(models.build(request.model)).double().train()
     inputs = [
         tensor.double() if tensor.is_floating_point() else tensor
         for tensor in models.example(request.model, request.batch_size, verify.FLOAT64_IMAGE_SIZE)
     ]
-    eager = Program(MODES["eager"], model, inputs)
+    eager = request.program(test, "eager", model, inputs)
     eager.run()
     expected = eager.results()
     del eager
     for row in rows:
         mode = row.record["mode"]
         if mode in request.float64_modes(test):
-            step(f"{request.model} {test}: float64 gradients of {mode}")
-            row.compare_another(lambda mode=mode: Program(MODES[mode], model, inputs), expected)
+            step(f"float64 {verify.RESULTS[test]} of {mode}")
+            row.compare_another(lambda mode=mode: request.program(test, mode, model, inputs), expected)
             _free()
 
 

@@ -12,6 +12,10 @@ from benchmarks.modes import MODES
         (["run", "--modes", "lazy,dynamo"], f"unknown mode 'dynamo': the names are {', '.join(MODES)}"),
         (["verify", "--test", "train"], "unknown test 'train': the names are inference, training"),
         (["run", "--models", ","], "no model was named"),
+        (["run", "--modes", "openxla_step"], "the tests inference and training have none: use --test step"),
+        (["verify", "--modes", "lazy,openxla_step", "--test", "step,training"], "the test training has none"),
+        (["run", "--loop", "30"], "--loop is a number of training steps: it needs --test step"),
+        (["run", "--loop", "0"], "expected a whole number of at least 1, got '0'"),
         (["run", "--batch-size", "0"], "expected a whole number of at least 1, got '0'"),
         (["run", "--models", "alexnet", "--image-size", "32"], "alexnet takes images of at least 64 pixels a side"),
         (["table", "no_such_file.jsonl"], "no_such_file.jsonl"),
@@ -35,3 +39,12 @@ def test_a_run_from_the_command_to_the_tables(tmp_path, capfd):
 
     assert main(["table", str(results)]) == 0
     assert capfd.readouterr().out.strip() in printed
+
+
+def test_loops_of_steps_from_the_command_to_the_tables(capfd):
+    small = ["--models", "squeezenet1_1", "--image-size", "32", "--batch-size", "1", "--repeat", "3"]
+    assert main(["run", *small, "--test", "step", "--modes", "lazy,openxla", "--loop", "2"]) == 0
+    printed = capfd.readouterr().out
+    assert "### Step, loops of 2: speedup of openxla" in printed
+    assert "### Step, loops of 2: executions, compiles per step" in printed
+    assert "failed" not in printed

@@ -17,9 +17,9 @@ class Recorder:
         self.log.append(f"clear {self.name}")
 
 
-def _interleave(rounds, deadline, clock=lambda: 0.0):
+def _interleave(rounds, deadline, clock=lambda: 0.0, **options):
     log = []
-    times = measure.interleave({name: Recorder(name, log) for name in "ab"}, rounds, deadline, clock)
+    times = measure.interleave({name: Recorder(name, log) for name in "ab"}, rounds, deadline, clock, **options)
     return log, {name: len(series) for name, series in times.items()}
 
 
@@ -27,6 +27,18 @@ def test_rounds_are_interleaved_after_one_that_is_not_kept():
     log, counts = _interleave(rounds=4, deadline=1.0)
     assert log == ["clear a", "a", "clear b", "b"] * 5
     assert counts == {"a": 4, "b": 4}
+
+
+def test_all_rounds_are_kept_where_none_is_to_come_first():
+    log, counts = _interleave(rounds=3, deadline=1.0, unkept=0)
+    assert log == ["clear a", "a", "clear b", "b"] * 3
+    assert counts == {"a": 3, "b": 3}
+
+
+def test_somebody_is_told_ahead_of_each_run():
+    told = []
+    _interleave(rounds=3, deadline=1.0, unkept=0, before=told.append)
+    assert told == ["a", "b"] * 3
 
 
 @pytest.mark.parametrize("rounds", [1, 20])

@@ -47,6 +47,11 @@ def test_clear_forgets_gradients():
     assert not program.results()
 
 
+def test_a_mode_of_whole_steps_runs_nothing_else():
+    with pytest.raises(ValueError, match="this mode compiles the function of a whole step"):
+        Program(MODES["openxla_step"], _model(), [INPUT])
+
+
 def test_channels_last_is_that():
     program = Program(MODES["eager_channels_last"], _model(), [INPUT])
     assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)

@@ -77,6 +77,55 @@ def test_no_speedups_without_openxla():
     assert "speedup" not in report.tables(ROWS[:2])
 
 
+def _step(mode, median, host=None, loop=1):
+    row = _row("vgg16", mode, median, "step") | {"loop": loop, "settling_s": 0.5, "settling_compiles": 1}
+    if host is not None:
+        row |= {"executions_per_step": 1.0, "compiles_per_step": 0.25}
+        row |= {"host_ms": host, "host_quartiles_ms": [host - 0.5, host + 0.5]}
+    return row
+
+
+STEPS = [_step("eager", 40.0), _step("lazy", 30.0, 10.0), _step("openxla", 20.0, 8.0), _step("openxla_step", 10.0, 1.0)]
+
+
+def test_steps_have_the_speedups_of_both_forms():
+    lines = _lines(report.tables(STEPS))
+    first = lines.index("### Step: speedup of openxla")
+    second = lines.index("### Step: speedup of openxla_step")
+    assert lines[first + 2] == "| model | over lazy | over eager | relative error at most |"
+    assert lines[first + 5] == "| geomean | 1.50 | 2.00 | |"
+    assert lines[second + 2] == "| model | over lazy | over eager | over openxla | relative error at most |"
+    assert lines[second + 5] == "| geomean | 3.00 | 4.00 | 2.00 | |"
+
+
+def test_work_and_host_time_of_steps():
+    text = report.tables(STEPS)
+    lines = _lines(text)
+    assert "### Step: executions, compiles per step" in text
+    assert "| vgg16 | 1, 0.25 | 1, 0.25 | 1, 0.25 |" in lines
+    assert "| model | lazy | openxla | openxla_step | openxla / lazy | openxla_step / lazy |" in lines
+    assert "| vgg16 | 10.00 (1.00) | 8.00 (1.00) | 1.00 (1.00) | 0.800 | 0.100 |" in lines
+    assert "### Step: seconds of the first 3 steps (compiles)" in text
+    assert "| vgg16 | 1.8 | 1.8 (2) | 1.8 (2) | 1.8 (2) |" in lines
+
+
+def test_steps_that_failed_have_no_work():
+    rows = [*STEPS[:3], _step("openxla_step", None) | {"failure": "it broke"}]
+    rows[-1].pop("settling_s")
+    lines = _lines(report.tables(rows))
+    assert "| vgg16 | 1, 0.25 | 1, 0.25 | failed |" in lines
+    assert "| vgg16 | 10.00 (1.00) | 8.00 (1.00) | failed | 0.800 | - |" in lines
+
+
+def test_eager_steps_alone_have_no_tables_of_xlas_work():
+    assert "executions" not in report.tables(STEPS[:1])
+    assert "until the step function returns" not in report.tables(STEPS[:1])
+
+
+def test_loops_are_named():
+    assert "### Step, loops of 30: milliseconds, median" in report.tables([_step("lazy", 1.0, 1.0, loop=30)])
+
+
 @pytest.mark.parametrize("test", ["inference", "training"])
 def test_tests_have_tables_of_their_own(test):
     assert f"### {test.capitalize()}: milliseconds" in report.tables([_row("vgg16", "eager", 1.0, test)])

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from benchmarks.row import Row
+from lazy_runtime import metrics
 
 EXPECTED = {"output 0": torch.ones(2)}
 
@@ -18,6 +19,10 @@ class FakeProgram:
         self.runs += 1
         if self.runs == self.raises_at:
             raise RuntimeError("it broke\nin detail")
+
+    def round(self):
+        self.run()
+        return ()
 
     def clear(self):
         pass
@@ -43,6 +48,50 @@ def test_a_row_that_passes_gets_its_times():
     assert record["median_ms"] == pytest.approx(2.0)
     assert record["recompiles"] == 0
     assert record["checks"] == [{"what": "float32 outputs", "error": 0.0, "bound": 1e-4}]
+
+
+class FakeSteps(FakeProgram):
+    """Loops of two steps, each of which executes a program twice; the first round also compiles one."""
+
+    def round(self):
+        self.run()
+        metrics.count("ExecuteComputation", 4)
+        metrics.count("UncachedCompile", self.runs == 2)
+        return [0.001, 0.003]
+
+
+def _steps(mode):
+    row = Row({"model": "vgg16", "test": "step", "mode": mode, "loop": 2})
+    row.first_call(lambda: FakeSteps(torch.ones(2)), EXPECTED)
+    for _ in range(3):
+        row.run()
+    row.finish([0.010, 0.020])  # the first round is not kept
+    return row.finished()
+
+
+def test_steps_of_a_loop_have_their_share_of_its_time_and_work():
+    record = _steps("lazy")
+    assert record["times_ms"] == [5.0, 10.0]
+    assert record["executions_per_step"] == 2.0
+    assert record["compiles_per_step"] == 0.0
+    assert record["recompiles"] == 1
+    assert record["host_ms"] == pytest.approx(2.0)
+    assert record["checks"][0]["what"] == "float32 updates"
+
+
+def test_work_is_counted_on_xla_alone():
+    assert "executions_per_step" not in _steps("eager")
+
+
+def test_steps_before_the_timed_ones_are_taken_down():
+    row = Row({"model": "vgg16", "test": "step", "mode": "lazy", "loop": 1})
+    program = FakeProgram(torch.ones(2))
+    row.first_call(lambda: program, EXPECTED)
+    row.settle(2)
+    assert program.runs == 3
+    assert row.record["settling_compiles"] == 0
+    assert row.record["settling_s"] > 0
+    assert not row.rounds
 
 
 def test_wrong_results_take_the_place_of_times():

@@ -17,6 +17,12 @@ def _ends_in_good_order(request, connection, log):
     connection.send(("row", ROW))
 
 
+def _takes_long(request, connection, log):
+    for _ in range(3):
+        connection.send(("alive", "timing"))
+    _ends_in_good_order(request, connection, log)
+
+
 def _crashes(request, connection, log):
     _ends_in_good_order(request, connection, log)
     os.kill(os.getpid(), signal.SIGABRT)
@@ -39,6 +45,11 @@ def test_rows_that_a_dead_process_owes_are_failures(monkeypatch):
         ("training", "eager", "its process died of SIGABRT"),
         ("training", "lazy", "its process died of SIGABRT"),
     ]
+
+
+def test_signs_of_life_are_no_steps(monkeypatch):
+    monkeypatch.setattr(run.worker, "main", _takes_long)
+    assert [row["failure"] for row in run.run([REQUEST])[1:]] == [None, *["its process ended early"] * 3]
 
 
 def test_results_are_written_and_read_again(tmp_path, monkeypatch):

@@ -48,6 +48,8 @@ def test_other_results_than_eagers_raise(actual, message):
         ("resnet18", "training", torch.float32, 5e-2),
         ("vgg16", "training", torch.float32, 1e-3),
         ("resnet18", "training", torch.float64, 1e-9),
+        ("resnet18", "step", torch.float32, 5e-2),
+        ("vgg16", "step", torch.float32, 1e-3),
     ],
 )
 def test_bounds(name, test, dtype, bound):
@@ -57,3 +59,4 @@ def test_bounds(name, test, dtype, bound):
 def test_check_says_what_was_compared():
     gradients = {"weight": torch.ones(2, dtype=torch.float64)}
     assert verify.check("vgg16", "training", gradients, gradients) == ("float64 gradients", 0.0, 1e-9)
+    assert verify.check("vgg16", "step", gradients, gradients) == ("float64 updates", 0.0, 1e-9)
