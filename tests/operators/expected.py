@@ -85,7 +85,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "the indices are read, and the sizes of the results depend on them: not in one graph",
         "tensor_split",
-        directions=("forward",),
+        directions=("forward", "backward"),
         roads=("compile",),
     ),
 ]
