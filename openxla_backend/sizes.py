@@ -23,7 +23,7 @@ class Sizes:
             fake = node.meta.get("val")
             if isinstance(fake, torch.SymInt):
                 self._values[fake.node.expr] = sympy.Integer(argument)
-            elif isinstance(fake, torch.Tensor):
+            elif isinstance(fake, torch.Tensor) and argument is not None:  # None is given for a token of effects
                 for symbol, size in zip(fake.shape, argument.shape, strict=True):
                     if isinstance(symbol, torch.SymInt):
                         self._values[symbol.node.expr] = sympy.Integer(size)

@@ -34,3 +34,13 @@ def test_singular_matrices_raise_within_a_compiled_function():
     torch.testing.assert_close(inverse(2 * torch.eye(2, device="xla")).cpu(), 0.5 * torch.eye(2))
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):
         inverse(torch.zeros(2, 2, device="xla")).cpu()
+
+
+def test_gradients_of_what_may_raise_within_a_compiled_function():
+    x = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+    gradients = []
+    for device, wrap in (("cpu", lambda f: f), ("xla", lambda f: torch.compile(f, backend="openxla", fullgraph=True))):
+        leaf = x.clone().to(device).requires_grad_()
+        wrap(lambda x: torch.linalg.eigvals(x).abs())(leaf).sum().backward()
+        gradients.append(leaf.grad.cpu())
+    torch.testing.assert_close(gradients[1], gradients[0])

@@ -50,6 +50,7 @@ CPU. Written by `python -m tests.operators report` from the outcomes of `make te
 A row is one entry in one direction and dtype on one road: lazy mode, eager mode, `torch.compile(backend="openxla",
 fullgraph=True)` (without `fullgraph` where the size of a result depends on data). It passes if all of its samples give
 what the CPU gives: structure, dtypes, sizes, strides, values within `tests/operators/tolerances.py`, or the same error.
+Rows without an outcome here count as they are recorded in `tests/operators/passing.txt`; "passes" says that of a cell.
 
 """
 
