@@ -1,4 +1,4 @@
-"""Command line: `python -m benchmarks run|verify|table|hosttime`."""
+"""Command line: `python -m benchmarks run|verify|table|coldstart|eager|memory|hosttime`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(report.machine(environment.collect()))
         print(f"\n{hosttime.table(hosttime.host_times(options.repeat), hosttime.add_time())}")
+        return 0
+    if options.command == "memory":
+        from . import environment, memory
+
+        print(report.machine(environment.collect()))
+        print(f"\n{memory.table()}")
         return 0
     if options.command == "eager":
         from . import eager, environment
@@ -148,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     cold.add_argument("--batch-size", type=_positive, default=4, metavar="N", help="default 4")
     cold.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
 
+    commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
     eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
     eager_models = ("decoder-only", "resnet50")

@@ -95,12 +95,11 @@ def _sample(image, grid, mode: int, padding: int, align_corners: bool):
         pick = jax.vmap(jax.vmap(lambda *place: _pick(image, place)))
         pixels = pick(rows, columns)
         return jnp.sum(jnp.sum(pixels * across, 1) * down, 0)
-    total = None
+    terms = []
     for corner in itertools.product(range(2), repeat=len(spatial)):
         weight = functools.reduce(operator.mul, (each[k] for each, k in zip(weights, corner, strict=True)))
-        term = _pick(image, [each[k] for each, k in zip(places, corner, strict=True)]) * weight[..., None]
-        total = term if total is None else total + term
-    return total
+        terms.append(_pick(image, [each[k] for each, k in zip(places, corner, strict=True)]) * weight[..., None])
+    return functools.reduce(operator.add, terms)
 
 
 @op("aten::grid_sampler_2d", "aten::grid_sampler_3d", channels_last=True)

@@ -30,6 +30,10 @@ pytestmark = [
 WORK = ("ExecuteComputation", "UncachedCompile", "DynamoExtractCompiledGraph")
 STEPS = 5
 
+#: batch and image. On 2 images of 64x64 resnet50's batch norms see 8 values each, and eager's fifth loss is 1.7e-6 from
+#: that of eager in channels_last; here it is 2e-9.
+SIZES = (4, 96)
+
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
     "adamw": functools.partial(torch.optim.AdamW, lr=1e-4),
@@ -73,7 +77,7 @@ def _step(model: Callable[..., Any], optimizer: torch.optim.Optimizer) -> Callab
 def _eager(name: str, optimizer: str) -> list[float]:
     model = _model(name)
     step = _step(model, OPTIMIZERS[optimizer](model.parameters()))
-    inputs = models.example(name, 2, 64)
+    inputs = models.example(name, *SIZES)
     return [step(*inputs).item() for _ in range(STEPS)]
 
 
@@ -87,7 +91,7 @@ def test_one_execution_per_step(name, optimizer, form):
         step = torch.compile(step, backend="openxla")
     elif form == "lazy":
         step = lazy_runtime.compile(step)
-    inputs = [tensor.to("xla") for tensor in models.example(name, 2, 64)]
+    inputs = [tensor.to("xla") for tensor in models.example(name, *SIZES)]
     losses: list[float] = []
     for number in range(STEPS):
         with counting(*WORK) as counts:
