@@ -170,6 +170,8 @@ def _interpret(
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
+            if node.target is aten.as_strided.default:
+                args = (_whole(node.args[0], environment), *args[1:])
             trace.line = users_line(node)
             with located(node):
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
@@ -200,6 +202,13 @@ def in_channels_last(argument: torch.Tensor) -> bool:
     if argument.dim() != 4 or argument.is_contiguous():
         return False
     return argument.is_contiguous(memory_format=torch.channels_last)
+
+
+def _whole(node: torch.fx.Node, environment: dict[torch.fx.Node, Any]) -> XLATensor:
+    """What `as_strided` sees: all of the memory that a node is a view of, beyond what the view shows."""
+    root = environment[_root(node)]
+    seen = environment[node]
+    return root if isinstance(root, XLATensor) and root.spec.dtype == seen.spec.dtype else seen
 
 
 _is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]

@@ -146,4 +146,12 @@ t3.copy_(t3)
 t0.square_()
 ---
 """,
+    "compiled, as_strided beyond the view that it is called on": """
+t0 = values((0,), uint8)
+---
+t0.resize_((7,)).fill_(1)
+t2 = t0.select(-1, 3)
+t4 = t2.as_strided((1,), (2,), 2)
+---
+""",
 }
