@@ -16,7 +16,7 @@ def test_device_names():
 
 def test_a_count_that_is_no_number(monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "two")
-    with pytest.raises(ValueError, match="CPU_NUM_DEVICES must be an integer, got 'two'"):
+    with pytest.raises(ValueError, match="CPU_NUM_DEVICES is 'two', which is none of its legal values: an integer from 1 on"):
         config.cpu_devices()
     monkeypatch.setenv("CPU_NUM_DEVICES", "0")
     with pytest.raises(ValueError, match="at least 1"):
