@@ -16,10 +16,10 @@ def test_device_names():
 
 def test_a_count_that_is_no_number(monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "two")
-    with pytest.raises(ValueError, match="CPU_NUM_DEVICES is .two., .*: an integer from 1"):
+    with pytest.raises(ValueError, match=r"CPU_NUM_DEVICES is .two., .*: an integer from 1"):
         config.cpu_devices()
     monkeypatch.setenv("CPU_NUM_DEVICES", "0")
-    with pytest.raises(ValueError, match="CPU_NUM_DEVICES is .0., .*: an integer from 1"):
+    with pytest.raises(ValueError, match=r"CPU_NUM_DEVICES is .0., .*: an integer from 1"):
         config.cpu_devices()
 
 
