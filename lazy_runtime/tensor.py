@@ -9,6 +9,7 @@ is immutable.
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -75,3 +76,16 @@ def unwrap(tensor: torch.Tensor) -> XLATensor:
         if type(inner) is XLATensor:
             return inner
     raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
+
+
+def values_of(tensors: Sequence[torch.Tensor]) -> list[Value]:
+    """The values of xla tensors as users hold them, with every write through their aliases applied: `unwrap` for
+    hundreds, by torch's bare functions and with no question asked."""
+    for tensor in tensors:
+        _apply_pending_writes(tensor)
+    return [_inner(tensor).handle.value for tensor in tensors]
+
+
+_torch: Any = torch
+_apply_pending_writes = _torch._functionalize_sync
+_inner = _torch._from_functional_tensor

@@ -8,7 +8,7 @@ import gc
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training
     `torch.compile`'s own error handling, unless the sizes come with the calls."""
     metadata = _metadata()
     visible = _visible(metadata)
-    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), training)
+    updated = _parameters(gm) if training else None
+    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), updated)
     if not graph.is_dynamic:
         graph.prepare(examples)
     return graph
@@ -54,7 +55,7 @@ def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Call
     backward, so XLA compiles at the first backward pass."""
     static = _static_arguments(gm)
     checkpoints.set_apart(gm, static)
-    return CompiledGraph(gm, examples, static, training=True)
+    return CompiledGraph(gm, examples, static, updated=frozenset())
 
 
 def _metadata() -> Any:
@@ -82,16 +83,31 @@ def _aliases(metadata: Any) -> frozenset[int]:
 
 
 def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
-    """Numbers of the placeholders that are parameters or buffers, in a forward or a backward graph.
+    """Numbers of the placeholders that are parameters or buffers, in a forward or a backward graph."""
+    return _placeholders(gm, getattr(_metadata(), "static_input_indices", None) or ())
 
-    AOTAutograd counts them over the arguments of the forward graph; a partitioned graph has these under the names
-    `primals_1`, `primals_2`, ..., and the backward graph keeps the names of those that it needs.
+
+def _parameters(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Those of them that the graph itself does not write to, as it does to a batch norm's statistics: where they have
+    pending updates, the training step before has ended."""
+    metadata = _metadata()
+    if metadata is None:
+        return frozenset()
+    infos = metadata.input_info
+    return _placeholders(gm, [n for n in metadata.static_input_indices if not infos[n].mutates_data])
+
+
+def _placeholders(gm: torch.fx.GraphModule, indices: Iterable[int]) -> frozenset[int]:
+    """Numbers of the placeholders that are these arguments.
+
+    AOTAutograd counts arguments over the forward graph; a partitioned graph has them under the names `primals_1`,
+    `primals_2`, ..., and the backward graph keeps the names of those that it needs.
     """
-    static = set(getattr(_metadata(), "static_input_indices", None) or ())
+    wanted = set(indices)
     found = set()
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         primal = _PRIMAL.fullmatch(node.target)
-        if (int(primal[1]) - 1 if primal else number if node.target.startswith("arg") else -1) in static:
+        if (int(primal[1]) - 1 if primal else number if node.target.startswith("arg") else -1) in wanted:
             found.add(number)
     return frozenset(found)
 

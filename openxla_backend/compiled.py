@@ -29,7 +29,8 @@ class CompiledGraph:
         static: numbers of the arguments whose memory does not change from call to call (parameters, buffers).
         visible: how many of the outputs the user sees; None for all of them.
         aliases: numbers of the outputs that must share the memory of an argument that they are a view of.
-        training: it is the forward or the backward graph of a training step.
+        updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
+            None for an inference graph.
     """
 
     def __init__(
@@ -39,13 +40,13 @@ class CompiledGraph:
         static: frozenset[int] = frozenset(),
         visible: int | None = None,
         aliases: frozenset[int] = frozenset(),
-        training: bool = False,
+        updated: frozenset[int] | None = None,
     ):
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dictionary
         self._gm = gm
         self._static = static
         self._visible = visible
-        self._parameters = _parameters(examples, static) if training else None
+        self._updated = updated
         self._aliases = aliases
         self._region = origin.region(gm)
         self._device = _device_of(gm, examples)
@@ -94,8 +95,8 @@ class CompiledGraph:
             for number, argument in enumerate(arguments)
             if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
-        run = DeviceRun(program, lambda: self._executable(program, None), frozenset(elsewhere), self._parameters)
-        if self._parameters is None and not device.deferred:  # else it may be a part of the training step that it is in
+        run = DeviceRun(program, lambda: self._executable(program, None), frozenset(elsewhere), self._updated)
+        if self._updated is None and not device.deferred:  # else it may be a part of the training step that it is in
             run.prepare()
         return run
 
@@ -105,11 +106,6 @@ class CompiledGraph:
         if executable.is_new:
             compiling.ready(executable, origin.origin(self._region, program))
         return executable
-
-
-def _parameters(examples: Sequence[Any], static: frozenset[int]) -> frozenset[int]:
-    """What an optimizer may write to, of the static arguments; buffers are written to by forward graphs."""
-    return frozenset(number for number in static if examples[number].requires_grad)
 
 
 def _is_symbolic(example: Any) -> bool:

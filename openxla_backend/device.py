@@ -12,7 +12,7 @@ import torch
 
 from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, transfer
 from lazy_runtime.ir import Handle, Value
-from lazy_runtime.tensor import XLATensor, make, unwrap
+from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 
 from . import fx, step
 
@@ -36,25 +36,25 @@ class DeviceRun:
         program: fx.Program,
         compile: Callable[[], compiler.Executable],
         elsewhere: frozenset[int],
-        parameters: frozenset[int] | None,
+        updated: frozenset[int] | None,
     ):
         """Args:
         compile: gives the executable, where the program is run by itself.
         elsewhere: numbers of the arguments that are CPU tensors.
-        parameters: of a graph of a training step, the numbers of the arguments that are parameters; None for an
-            inference graph.
+        updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
+            None for an inference graph.
         """
         self._program = program
         self._compile = compile
         self._device = program.graph.device
         self._arguments = [leaf for leaf in program.leaves if isinstance(leaf, int)]
-        self._constants = [leaf.handle.value.array for leaf in program.leaves if isinstance(leaf, XLATensor)]
+        self._constants = [leaf.handle.value for leaf in program.leaves if isinstance(leaf, XLATensor)]
         self._order = _positions(program.leaves) if self._constants else None
         self._mixed = not elsewhere.isdisjoint(self._arguments)
         # for each of `_arguments`, whether the executable wants it channels last
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
-        self._parameters = parameters
+        self._updated = updated
         self._call = lower.nested_call(program.graph, program.lines)
 
     @functools.cached_property
@@ -67,7 +67,12 @@ class DeviceRun:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
-        handles = self._defer(arguments) if self._is_deferred(arguments) else self._execute(arguments)
+        if not program.graph.calls:  # it gives out its arguments, seen in some way
+            handles: list[Handle] = []
+        elif self._is_deferred(arguments):
+            handles = self._defer(arguments)
+        else:
+            handles = self._execute(arguments)
         began = time.perf_counter_ns()
         made: dict[int, torch.Tensor] = {}
         # all values first, then the writes: what is written to one argument may be what another one held
@@ -87,22 +92,18 @@ class DeviceRun:
         device = self._device
         if execute.eager:
             return False
-        if not self._program.graph.calls:
-            return False
-        if self._parameters is None:  # an optimizer that is compiled too belongs to the step, an evaluation does not
+        if self._updated is None:  # an optimizer that is compiled too belongs to the step, an evaluation does not
             return device.deferred and any(_is_pending(arguments[number]) for number in self._arguments)
-        if device.deferred and any(_is_pending(arguments[number]) for number in self._parameters):
+        if device.deferred and any(_is_pending(arguments[number]) for number in self._updated):
             execute.sync(device)  # they have been updated: the step before has ended
         return True
 
     def _defer(self, arguments: list[Any]) -> list[Handle]:
         began = time.perf_counter_ns()
-        values = []
-        for leaf in self._program.leaves:
-            tensor = arguments[leaf] if isinstance(leaf, int) else leaf
-            if tensor.device.type != "xla":
-                tensor = transfer.to_device(tensor, self._device)
-            values.append(unwrap(tensor).handle.value)
+        tensors = [arguments[number] for number in self._arguments]
+        if self._mixed:
+            tensors = [x if x.device.type == "xla" else _outer(transfer.to_device(x, self._device)) for x in tensors]
+        values = self._in_order(values_of(tensors), self._constants)
         seeds = self._device.random.draw(self._program.seeds) if self._program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         step.watch_optimizers()
@@ -111,13 +112,9 @@ class DeviceRun:
 
     def _execute(self, arguments: list[Any]) -> list[Handle]:
         program = self._program
-        if not program.graph.calls:  # it gives out its arguments, seen in some way
-            return []
         began = time.perf_counter_ns()
         arrays = self._arrays([arguments[number] for number in self._arguments])
-        if self._order is not None:
-            arrays += self._constants
-            arrays = [arrays[position] for position in self._order]
+        arrays = self._in_order(arrays, [value.array for value in self._constants])
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         self._device.raise_failures()
@@ -126,12 +123,17 @@ class DeviceRun:
         lifetimes.bound(len(results))
         return self._handles(results)
 
+    def _in_order(self, given: list[Any], constants: list[Any]) -> list[Any]:
+        """What stands for the arguments and for the constants, in the order of the program's leaves."""
+        if self._order is None:
+            return given
+        together = given + constants
+        return [together[position] for position in self._order]
+
     def _arrays(self, tensors: list[torch.Tensor]) -> list[Any]:
         if self._mixed:
             return [self._array(tensor, last) for tensor, last in zip(tensors, self._channels_last, strict=True)]
-        for tensor in tensors:
-            _apply_pending_writes(tensor)
-        values = [_inner(tensor).handle.value for tensor in tensors]
+        values = values_of(tensors)
         for value in values:
             if value.array is None:
                 metrics.count("DynamoSyncInputExecuteTime")

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lazy_runtime.tensor import values_of
+
 from .compiled import CompiledGraph
 from .folding import fold_batch_norms
 
 aten = torch.ops.aten
-
-# the bare C functions: this is done for every parameter at every call
-_apply_pending_writes: Any = torch._functionalize_sync  # pyright: ignore[reportPrivateImportUsage]
-_inner: Any = torch._from_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
 
 #: Parameters of up to so many bytes are packed with their like: to slice one off must cost nothing beside its use.
 SMALL = 64 << 10
@@ -55,7 +53,6 @@ class KeptParameters:
         self._boxed_call = True
         self._parameters = split.parameters
         self._others = split.others
-        examples = list(examples)
         self._once_examples = [examples[number] for number in split.parameters]
         self._always_examples = [*(examples[number] for number in split.others), *split.examples]
         self._once = CompiledGraph(split.once, self._once_examples)
@@ -76,9 +73,7 @@ class KeptParameters:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         parameters = [arguments[number] for number in self._parameters]
-        for parameter in parameters:
-            _apply_pending_writes(parameter)
-        values = [_inner(parameter).handle.value.owner for parameter in parameters]
+        values = [value.owner for value in values_of(parameters)]
         kept = self._kept
         if kept is None or kept[0] != values:
             kept = self._kept = values, self._once(parameters)
@@ -155,10 +150,9 @@ class _Splitter:
         self.placeholders = placeholders
         self.known = known
         self.crossing = self._crossing()
-        packed = self._packed()
-        in_packs = {node for pack in packed for node in pack}
-        self.packs = packed
-        self.computed = [node for node in self.crossing if node not in parameters and node not in in_packs]
+        self.packs = self._packs()
+        self.packed = {node for pack in self.packs for node in pack}
+        self.computed = [node for node in self.crossing if node not in parameters and node not in self.packed]
 
     def _crossing(self) -> list[torch.fx.Node]:
         """What the second graph needs of the first, in order; views are made there."""
@@ -178,7 +172,7 @@ class _Splitter:
                         need(source)
         return list(found)
 
-    def _packed(self) -> list[list[torch.fx.Node]]:
+    def _packs(self) -> list[list[torch.fx.Node]]:
         """Small tensors that share a buffer."""
         packs: dict[torch.dtype, list[torch.fx.Node]] = {}
         for node in self.crossing:
@@ -201,7 +195,7 @@ class _Splitter:
 
     def _once(self) -> tuple[torch.fx.Graph, list[int]]:
         graph = torch.fx.Graph()
-        wanted: set[torch.fx.Node] = {*self.computed, *(node for pack in self.packs for node in pack)}
+        wanted: set[torch.fx.Node] = {*self.computed, *self.packed}
         for node in reversed(self.graph.nodes):
             if node in wanted:
                 wanted.update(node.all_input_nodes)
@@ -219,8 +213,7 @@ class _Splitter:
     def _always(self) -> tuple[torch.fx.Graph, list[int]]:
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        in_packs = {node for pack in self.packs for node in pack}
-        direct = {node for node in self.crossing if node not in in_packs}
+        direct = set(self.crossing) - self.packed
         others = [number for number, node in enumerate(self.placeholders) if node not in self.known or node in direct]
         for number in others:
             copies[self.placeholders[number]] = graph.node_copy(self.placeholders[number])

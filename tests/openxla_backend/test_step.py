@@ -158,6 +158,20 @@ def test_evaluation_within_a_step_executes_nothing_else():
     assert counts["ExecuteComputation"] == 1
 
 
+def test_an_optimizer_that_is_none_of_torchs():
+    """With no read and no hook, the forward pass on updated parameters is what ends the step before."""
+    model = net().to("xla")
+    call = torch.compile(model, backend="openxla")
+    for number, (x, y) in enumerate(batches()):
+        with counting(*WORK) as counts:
+            nn.functional.cross_entropy(call(x.to("xla")), y.to("xla")).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+        assert number < 3 or counts == ONE
+
+
 def test_the_last_smaller_batch_compiles_once():
     trainer = Trainer("model")
     for size in (4, 4, 4):
