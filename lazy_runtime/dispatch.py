@@ -166,9 +166,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     if trace is not None:
         node.line = trace.line
     elif call.fallible or lines.keep:
-        node.line = errors.users_line()
-        if lines.keep_stacks:
-            node.stack = lines.stack()
+        _keep_line(node)
     container = call.container
     if container is None:
         handle = Handle(Value(node, 0))
@@ -200,8 +198,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         execute.sync(device)
         return result
     if not pending:
-        device.began = lines.here()
-        device.began_ns = perf_counter_ns()
+        _begin(device)
     pending.append(node)
     if recomputed:
         recompute.recorded(node)
@@ -222,16 +219,25 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     device = call.device
     node = Node(call, inputs, (), ints)
     if call.fallible or lines.keep:
-        node.line = errors.users_line()
-        if lines.keep_stacks:
-            node.stack = lines.stack()
+        _keep_line(node)
     handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
     node.outputs = [handle.value.owner for handle in handles]
     if not device.pending:
-        device.began = lines.here()
-        device.began_ns = perf_counter_ns()
+        _begin(device)
     device.pending.append(node)
     return handles
+
+
+def _keep_line(node: Node) -> None:
+    node.line = errors.users_line()
+    if lines.keep_stacks:
+        node.stack = lines.stack()
+
+
+def _begin(device: Device) -> None:
+    """Notes where and when a pending graph begins."""
+    device.began = lines.here()
+    device.began_ns = perf_counter_ns()
 
 
 class _Dynamic:

@@ -79,7 +79,6 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
         # the list itself stays: another thread may be about to append to it
         pending = device.pending[:]
         del device.pending[: len(pending)]
-        device.deferred = False
         try:
             if pending and _ONE_BY_ONE[reading]:
                 for node in op_by_op.nodes(pending):

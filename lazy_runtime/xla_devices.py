@@ -53,10 +53,14 @@ class Device:
         self.began: Line | None = None
         self.has_views = False
         self.began_ns = 0  # when that was, by `time.perf_counter_ns`
-        self.deferred = False  # compiled calls are pending, which are to be executed at the end of the training step
         self.lock = threading.RLock()
         self.random = RandomStream()
         self._running: deque[Execution] = deque()
+
+    @property
+    def deferred(self) -> bool:
+        """Compiled calls are pending, which are to be executed at the end of the training step."""
+        return any(node.call.nested is not None for node in self.pending)
 
     def started(self, execution: Execution) -> None:
         """Notes an execution, so that `wait` can wait for it; those that are done and checked nothing are let go."""

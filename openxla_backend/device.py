@@ -107,7 +107,6 @@ class DeviceRun:
         seeds = self._device.random.draw(self._program.seeds) if self._program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         step.watch_optimizers()
-        self._device.deferred = True
         return dispatch.record_graph(self._call, values, seeds)
 
     def _execute(self, arguments: list[Any]) -> list[Handle]:
