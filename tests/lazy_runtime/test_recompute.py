@@ -9,15 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
 from lazy_runtime import compiler
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow = nn.Linear(16, 256), nn.Linear(256, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.narrow(torch.tanh(self.wide(torch.sin(x))))
+from tests.blocks import Block
 
 
 def _gradients(device: str, **options: bool) -> tuple[int, list[torch.Tensor]]:

@@ -9,21 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
 from lazy_runtime import compiler
+from tests.blocks import Block
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow = nn.Linear(16, 256), nn.Linear(256, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.narrow(torch.tanh(self.wide(torch.sin(x))))
 
 
 class Net(nn.Module):
