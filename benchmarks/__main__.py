@@ -156,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
+    host.add_argument("--repeat", type=_positive, default=100, metavar="N", help="bursts of calls (default 100)")
     eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
     eager_models = ("decoder-only", "resnet50")
     eager.add_argument(
@@ -166,7 +167,6 @@ def _parser() -> argparse.ArgumentParser:
         help=_all(eager_models),
     )
     eager.add_argument("--steps", type=_positive, default=100, metavar="N", help="of each mode (default 100)")
-    host.add_argument("--repeat", type=_positive, default=300, metavar="N", help="calls of each kind (default 300)")
     return parser
 
 
