@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import sys
@@ -20,7 +22,10 @@ _OURS = tuple(
         os.path.join(os.path.dirname(os.path.dirname(__file__)), "openxla_backend"),
     )
 )
-_ours: dict[str, bool] = {}  # file → whether it is torch's or this package's
+_ours: dict[str, bool] = {  # file → see `is_ours`
+    contextlib.__file__: True,
+    functools.__file__: True,
+}
 
 #: Whether every recorded operator keeps its line (`PT_XLA_DEBUG_LEVEL`), and its whole stack (`XLA_IR_DEBUG`).
 keep_stacks = environment.value("XLA_IR_DEBUG") or environment.value("XLA_HLO_DEBUG")
@@ -52,7 +57,8 @@ def short(file: str) -> str:
 
 
 def is_ours(file: str) -> bool:
-    """Whether code of this file is torch's or this package's, which users do not look for in reports."""
+    """Whether code of this file is torch's or this package's, or a decorator's that stands between these and the
+    user's: users do not look for it in reports."""
     found = _ours.get(file)
     if found is None:
         found = _ours[file] = file.startswith((*_OURS, "<frozen "))  # runpy, which runs scripts

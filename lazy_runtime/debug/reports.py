@@ -23,7 +23,7 @@ _THIN_RULE = "-" * 80
 _FRAMES = 8  # as many as PyTorch/XLA shows
 
 # Files of this package that users call, and what an execution that comes from there is called. The outermost one that
-# the user's code has called is the cause.
+# the user's code has called is the cause; behind a compiled call, what it is doing just now.
 _CAUSES = {
     "distributed/parallel_loader.py": "mark_step in parallel loader at step end",
     "debug/profiler.py": "mark_step when exiting a profiler StepTrace region",
@@ -32,6 +32,7 @@ _CAUSES = {
     "openxla_backend/compiled.py": "dynamo is compiling a FX graph to HLO",
     "openxla_backend/device.py": "dynamo is executing a compiled program",
     "openxla_backend/host.py": "dynamo is executing a compiled program",
+    "openxla_backend/step.py": "the optimizer's step has ended the training step",
     "core/xla_model.py": "user mark_step",
     "_api.py": "user mark_step",
     "fallback.py": "an operator without a lowering runs on the CPU",
@@ -91,11 +92,13 @@ def cause() -> str:
     """Why something is executed or compiled now, in PyTorch/XLA's words."""
     found = _READ
     for file, function in _stack():
-        inside = _inside(file)
-        if inside is None and not lines.is_ours(file):
+        inside = _inside(file) or ""
+        if not inside and not lines.is_ours(file):
             break  # the user's code
-        if inside != "debug/profiler.py" or function == "__exit__":
-            found = _CAUSES.get(inside or "", found)
+        if inside in _CAUSES and (inside != "debug/profiler.py" or function == "__exit__"):
+            found = _CAUSES[inside]
+            if inside.startswith("openxla_backend/"):
+                break
     return found
 
 

@@ -1,6 +1,9 @@
+import functools
+
 import torch
 
-from lazy_runtime import errors, lines
+import lazy_runtime
+from lazy_runtime import compiler, debug, errors, lines
 
 
 def test_the_line_is_the_users():
@@ -12,6 +15,21 @@ def test_the_line_is_the_users():
     assert (line.file, line.function) == (__file__, "forward")
     assert [frame.function for frame in stack[:2]] == ["forward", "test_the_line_is_the_users"]
     assert not any(lines.is_ours(frame.file) for frame in stack)
+
+
+def test_what_stands_between_is_skipped():
+    class Lazy:
+        @functools.cached_property
+        def frames(self):
+            return lines.stack()
+
+    assert [frame.function for frame in Lazy().frames[:2]] == ["frames", "test_what_stands_between_is_skipped"]
+    compiler.clear()
+    x = torch.rand(4).to("xla")
+    with lazy_runtime.compile():  # whose end runs in a generator of contextlib's
+        y = x.cos()
+    assert debug.compilations()[-1].region.startswith(f"{lines.short(__file__)}:")
+    assert y.shape == x.shape
 
 
 def test_lines_are_written_from_the_working_directory_on(tmp_path, monkeypatch):

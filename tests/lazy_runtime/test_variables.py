@@ -304,6 +304,20 @@ def test_debug_level(fresh_process, tmp_path, level):
     assert sum(line.startswith("unplanned sync at <string>:") for line in lines) == 2
 
 
+def test_what_happens_too_often_is_said_at_exit(fresh_process, tmp_path):
+    path = tmp_path / "report.txt"
+    code = """
+x = torch.rand(4).to("xla")
+for _ in range(12):
+    x = x + 1
+    x.sum().item()
+    lazy_runtime.sync()
+"""
+    fresh_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
+    last = path.read_text().splitlines()[-1]
+    assert last == "pt-xla-profiler: TransferFromDeviceTime too frequent: 12 counts during 12 steps"
+
+
 def test_torchs_logs(fresh_process, tmp_path):
     path = tmp_path / "torch_logs.txt"
     fresh_process(_PRELUDE + _LOOP, TORCH_LOGS="xla_recompiles,xla_syncs", TORCH_LOGS_OUT=str(path), **NO_CACHE)

@@ -1,17 +1,30 @@
 import re
 
+import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics, numbering, xla_devices
+from lazy_runtime import debug, metrics, numbering, xla_devices
+from lazy_runtime.core import xla_model as xm
 from lazy_runtime.debug import output, profiler, reports
 from lazy_runtime.experimental import eager_mode
 
 
-def test_causes_are_pytorch_xlas(monkeypatch):
+@pytest.fixture
+def written(monkeypatch):
+    """The reports of level 1, as lines."""
     lines = []
     monkeypatch.setattr(output, "level", lambda: 1)
     monkeypatch.setattr(output, "write", lambda *written: lines.extend(written))
+    monkeypatch.setattr(reports, "_summarize_at_exit", lambda: None)  # it would stay for the whole process of the tests
+    return lines
+
+
+def causes(lines):
+    return [lines[n + 1].strip() for n, line in enumerate(lines) if line == "Compilation Cause"]
+
+
+def test_causes_are_pytorch_xlas(written):
     x = torch.rand(4).to("xla")
     y = x.cos()
     lazy_runtime.sync()
@@ -23,13 +36,36 @@ def test_causes_are_pytorch_xlas(monkeypatch):
     z = y.exp()
     eager_mode(True)
     assert z.shape == x.shape
-    assert [lines[n + 1].strip() for n, line in enumerate(lines) if line == "Compilation Cause"] == [
+    assert causes(written) == [
         "user mark_step",
         "most likely user code trying to access tensor value before mark_step",
         "mark_step when exiting a profiler StepTrace region",
         "torch_xla.compile",
         "switch to or from eager mode",
     ]
+
+
+def test_causes_around_compiled_functions(written):
+    torch._dynamo.reset()
+    model = torch.nn.Linear(8, 4).to("xla")
+    compiled = torch.compile(model, backend="openxla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.rand(2, 8).to("xla")
+    compiled(x).sum().backward()
+    optimizer.step()
+    compiled(x).sum().backward()
+    xm.optimizer_step(optimizer)
+    with torch.no_grad():
+        compiled(x + 1)
+    ended = "the optimizer's step has ended the training step"
+    compiling = "dynamo is compiling a FX graph to HLO"
+    found = causes(written)
+    assert found[:2] == [ended, ended]  # the first step alone makes gradients where there were none
+    assert set(found[2:-1]) == {compiling}
+    assert found[-1] == "dynamo is executing a compiled program"  # what its argument waited for
+    frames = [written[n + 1] for n, line in enumerate(written) if line.startswith("Python Frame")]
+    assert all(f"({__file__}:" in frame for frame in frames)
+    assert debug.syncs() == []
 
 
 def test_graphs_are_told_apart_by_their_hash():
