@@ -54,7 +54,7 @@ class Raised(NamedTuple):
     def of(error: BaseException) -> Raised:
         message = str(error).partition("\nException raised from ")[0]  # what torch's own handlers have added
         # some messages name the type of a tensor, and with it the device
-        message = re.sub(r"(torch\.(xla\.)?|XLA|Meta)(\w+?)(Type|Tensor)\b", r"\3", message)
+        message = re.sub(r"(torch\.(xla\.)?|XLA|Meta|CPU)(\w+?)(Type|Tensor)\b", r"\3", message)
         return Raised(type(error).__name__, message)
 
 
