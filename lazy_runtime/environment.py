@@ -143,20 +143,6 @@ TABLE = (
         "disk space, up to a bound",
     ),
     _flag(
-        "XLA_PERSISTENT_CACHE_READ_ONLY",
-        False,
-        "start",
-        "Compiled programs that others have left there are used, and none is kept.",
-    ),
-    Variable(
-        "XLA_PERSISTENT_CACHE_MAX_BYTES",
-        "an integer from 1 on",
-        _integer(1),
-        2 << 30,
-        "start",
-        "How much they may take on disk; those that were not used for the longest time make room.",
-    ),
-    _flag(
         "XLA_PERSISTENT_CACHE_READ_ONLY", False, "start", "Compiled programs are taken from there, and none is kept."
     ),
     Variable(

@@ -31,7 +31,7 @@ class LoweringError(RuntimeError):
 class _Thread(threading.local):
     """Attributes:
     scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
-        metadata; empty for nothing (`XLA_HLO_DEBUG`).
+        metadata; empty for nothing (`XLA_HLO_DEBUG`). Those of a call that is a whole graph have names of their own.
     """
 
     scopes: Sequence[str] = ()
@@ -70,7 +70,8 @@ def to_function(
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
         with checks.Collector() as collector:
-            results = evaluate(graph, leaves, floats, ints, collector)
+            scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
+            results = evaluate(graph, leaves, floats, ints, collector, scopes)
         for number, result in enumerate(results):
             allowed = keep_layout is None or number in keep_layout
             if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
@@ -91,14 +92,15 @@ def evaluate(
     floats: Any,
     ints: Any,
     collector: checks.Collector,
+    scopes: Sequence[str] = (),
     number_of: Callable[[int], int] | None = None,
 ) -> list[Any]:
     """Interprets the graph on (traced) arrays or `ChannelsLast` values.
 
     Args:
+        scopes: for each call, what its instructions are named after; empty for nothing.
         number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
     """
-    scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
     slots: list[Any] = []
     next_operand = next_float = next_int = 0
     for number, call in enumerate(graph.calls):
@@ -123,29 +125,30 @@ def evaluate(
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 
 
-def nested_call(graph: Graph, lines: Mapping[int, str]) -> Call:
+def nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str] = ()) -> Call:
     """A graph as one call of other graphs: its leaves are the inputs, its outputs the results. Equal graphs are one
     call.
 
     Args:
         lines: call number → the user's line, for what is fallible in the graph.
+        scopes: for each of its calls, what its instructions are named after; those of equal graphs are the first one's.
     """
     key = graph, tuple(sorted(lines.items()))
     found = _nested.get(key)
     if found is None:
-        found = _nested.setdefault(key, _new_nested_call(graph, lines))
+        found = _nested.setdefault(key, _new_nested_call(graph, lines, scopes))
     return found
 
 
 _nested: dict[tuple[Graph, tuple[tuple[int, str], ...]], Call] = {}
 
 
-def _new_nested_call(graph: Graph, lines: Mapping[int, str]) -> Call:
+def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str]) -> Call:
 
     def evaluate_graph(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> list[Any]:
         collector = checks.current()
         with collector.nested() as number_of:
-            return evaluate(graph, arrays, floats, ints, collector, number_of)
+            return evaluate(graph, arrays, floats, ints, collector, scopes, number_of)
 
     call = Call(
         "openxla::graph",

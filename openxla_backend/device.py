@@ -14,7 +14,7 @@ from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics,
 from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 
-from . import fx, step
+from . import fx, origin, step
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch
@@ -55,7 +55,7 @@ class DeviceRun:
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
         self._updated = updated
-        self._call = lower.nested_call(program.graph, program.lines)
+        self._call = lower.nested_call(program.graph, program.lines, origin.scopes(program))
 
     @functools.cached_property
     def _executable(self) -> compiler.Executable:

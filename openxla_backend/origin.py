@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -50,13 +50,20 @@ def origin(found: Region, program: Program) -> Origin:
 @contextlib.contextmanager
 def named(program: Program) -> Iterator[None]:
     """Within the block a program is compiled with `XLA_HLO_DEBUG`'s names, where that is set."""
-    if config.hlo_debug():
-        found = zip(program.graph.calls, map(lines.parse, program.recorded), strict=True)
-        lower.thread.scopes = [f"{call.name}[{f'{line.function}({line})' if line else ''}]" for call, line in found]
+    lower.thread.scopes = scopes(program)
     try:
         yield
     finally:
         lower.thread.scopes = ()
+
+
+def scopes(program: Program) -> Sequence[str]:
+    """For each call of a program, what its instructions are named after in HLO's metadata: the operator and its line.
+    Empty without `XLA_HLO_DEBUG`."""
+    if not config.hlo_debug():
+        return ()
+    found = zip(program.graph.calls, map(lines.parse, program.recorded), strict=True)
+    return [f"{call.name}[{f'{line.function}({line})' if line else ''}]" for call, line in found]
 
 
 def show(gm: torch.fx.GraphModule, program: Program) -> None:

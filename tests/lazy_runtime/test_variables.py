@@ -22,6 +22,7 @@ def test_the_documentation_is_current():
 
 def test_every_variable_that_is_read_is_in_the_table():
     known = {variable.name for variable in environment.TABLE}
+    assert len(known) == len(environment.TABLE)
     read = set()
     for package in ("lazy_runtime", "openxla_backend"):
         for path in (ROOT / package).rglob("*.py"):
@@ -263,6 +264,31 @@ def test_graphs_as_stablehlo(fresh_process, tmp_path):
     code = 'y = torch.rand(4).to("xla").cos()\nlazy_runtime.sync()'
     fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), XLA_SAVE_TENSORS_FMT="stablehlo", **NO_CACHE)
     assert "stablehlo.cosine" in path.read_text()
+
+
+def test_hlo_names_the_lines_of_a_compiled_training_step(fresh_process, tmp_path):
+    (tmp_path / "train.py").write_text("def model(x, w):\n    return (x @ w).tanh()\n")
+    code = f"""
+os.chdir({str(tmp_path)!r})
+sys.path.insert(0, "")
+import train
+from lazy_runtime import compiler
+def step(x, w):
+    torch.compile(train.model, backend="openxla")(x, w).square().sum().backward()
+w = torch.rand(4, 4, device="xla", requires_grad=True)
+step(torch.rand(2, 4).to("xla"), w)
+lazy_runtime.sync()
+(found,) = compiler._executables.values()
+text = found.compiled.as_text()
+for name in (
+    "openxla::graph[model(train.py:1) < step(<string>:",  # the call that the forward graph's operators are in
+    "aten::mm[model(train.py:2)]",
+    "aten::tanh[model(train.py:2)]",
+    "aten::tanh_backward[model(train.py:2)]",
+):
+    assert name in text, name
+"""
+    fresh_process(_PRELUDE + code, XLA_HLO_DEBUG="1", **NO_CACHE)
 
 
 _LOOP = """
