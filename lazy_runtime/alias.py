@@ -9,6 +9,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -84,10 +85,26 @@ def install(replace: bool = False) -> None:
             "before anything imports it"
         )
     real = importlib.machinery.PathFinder.find_spec(_THEIRS)
-    if real is not None and not replace:
+    if real is not None and not replace and not (real.origin or "").startswith(_STAND_IN):
         raise RuntimeError(
             f"{_THEIRS} is installed at {real.origin}: uninstall it, or let this package take its place with "
             "install_torch_xla_alias(replace=True) or `python -m lazy_runtime --replace`"
         )
     sys.meta_path.insert(0, Finder())
     _autoload.load()  # which left the device to the real one
+
+
+_STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")
+
+
+def inherit() -> None:
+    """Gives the alias to the processes that this one starts from now on, whatever they import first.
+
+    Forked ones have it anyway. Multiprocessing's others take over `sys.path`, and all others read `PYTHONPATH`.
+    """
+    if _STAND_IN not in sys.path:
+        safe = getattr(sys.flags, "safe_path", False)  # from Python 3.11 on
+        sys.path.insert(0 if safe else 1, _STAND_IN)  # where Python puts PYTHONPATH
+    paths = os.environ.get("PYTHONPATH")
+    if _STAND_IN not in (paths or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = _STAND_IN + (f"{os.pathsep}{paths}" if paths else "")

@@ -3,8 +3,8 @@
     python -m lazy_runtime [--replace] script.py [argument ...]
     python -m lazy_runtime [--replace] -m module [argument ...]
 
-`import torch_xla` gives lazy_runtime in it. All else is as under plain `python`: `sys.argv`, `sys.path`, `__main__`,
-tracebacks, the exit status.
+`import torch_xla` gives lazy_runtime in it, and in the processes that it starts. All else is as under plain `python`:
+`sys.argv`, `sys.path`, `__main__`, tracebacks, the exit status.
 
 options:
   --replace  take the place of a real torch_xla that is installed
@@ -19,7 +19,7 @@ import sys
 import types
 from collections.abc import Sequence
 
-from . import _api
+from . import _api, alias
 
 _NOT_THE_SCRIPTS = frozenset((__file__, runpy.__file__, "<frozen runpy>"))
 
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     except RuntimeError as error:
         print(f"python -m lazy_runtime: {error}", file=sys.stderr)
         return 1
+    alias.inherit()
     sys.argv[:] = arguments
     try:
         (_run_module if as_module else _run_script)(arguments[0])
@@ -79,7 +80,7 @@ def _run_script(path: str) -> None:
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         runpy.run_path(path, run_name="__main__")
         return
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # from Python 3.11 on
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     try:
         with io.open_code(os.path.abspath(path)) as file:

@@ -69,6 +69,49 @@ def test_a_module(tmp_path):
     assert found.stderr.splitlines()[1].strip().startswith(f'File "{tmp_path}/package/train.py", line 20')
 
 
+CHILDREN = """\
+import torch_xla.core.xla_model as xm
+import multiprocessing, subprocess, sys
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        import torch_xla
+        return torch.tensor([__name__ == "__mp_main__", torch_xla.__name__ == xm.__package__.split(".")[0]])
+
+def work(*arguments):
+    print(__name__, xm.__name__, *arguments, flush=True)
+
+if __name__ == "__main__":
+    print(next(iter(torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context="spawn"))).tolist())
+    torch.multiprocessing.spawn(work, args=("spawned",), nprocs=1)
+    process = multiprocessing.get_context("forkserver").Process(target=work, args=("served",))
+    process.start()
+    process.join()
+    sys.stdout.flush()
+    again = "import lazy_runtime; lazy_runtime.install_torch_xla_alias(); import torch_xla; print(torch_xla.__name__)"
+    subprocess.run([sys.executable, "-c", again], check=True)
+    subprocess.run([sys.executable, "-m", "lazy_runtime", "-m", "child"], check=True)
+"""
+
+
+def test_processes_that_a_script_starts(tmp_path):
+    (tmp_path / "script.py").write_text(CHILDREN)
+    (tmp_path / "child.py").write_text("import torch_xla.runtime as xr; print(__name__, xr.__name__)")
+    found = run("script.py", cwd=tmp_path)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.splitlines() == [
+        "[[True, True]]",
+        "__mp_main__ lazy_runtime.core.xla_model 0 spawned",
+        "__mp_main__ lazy_runtime.core.xla_model served",
+        "lazy_runtime",
+        "__main__ lazy_runtime.runtime",
+    ]
+
+
 def test_what_cannot_be_run(tmp_path):
     found = run("nothing.py", cwd=tmp_path)
     assert found.returncode == 2
