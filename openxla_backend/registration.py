@@ -12,6 +12,7 @@ from torch._subclasses import fake_tensor
 def register() -> None:
     """Makes `openxla` this package's backend, replacing torch's stub for torch_xla of the same name. Idempotent."""
     from .backend import openxla
+    from .optimizers import count_on_device
 
     registry._BACKENDS["openxla"] = None
     registry._COMPILER_FNS["openxla"] = openxla
@@ -20,6 +21,7 @@ def register() -> None:
     # would compile as if it were the user's.
     _skip_packages()
     _index_devices()
+    count_on_device()
 
 
 @functools.cache

@@ -1,0 +1,59 @@
+"""Where the state of optimizers in compiled functions lives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import counting
+from torch import nn
+
+# torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+]
+
+STEPS = 4
+
+
+def train(device: str, optimizer: type[torch.optim.Optimizer], compiled: bool, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    x = torch.randn(5, 4).to(device)
+    optimizer = optimizer(model.to(device).parameters(), lr=0.01, **options)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    call = torch.compile(step, backend="openxla") if compiled else step
+    losses = [call(x) for _ in range(STEPS)]
+    with counting("ExecuteComputation") as counts:
+        losses.append(call(x))
+    losses.append(step(x))  # the optimizer can go on where it is not compiled
+    return torch.stack(losses).cpu(), optimizer, counts
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"])
+def test_steps_are_counted_on_the_device(name):
+    kind = getattr(torch.optim, name)
+    losses, optimizer, counts = train("xla", kind, True)
+    assert {state["step"].device.type for state in optimizer.state.values()} == {"xla"}
+    assert counts["ExecuteComputation"] == 1
+    torch.testing.assert_close(losses, train("cpu", kind, False)[0])
+
+
+@pytest.mark.parametrize(("kind", "options"), [(torch.optim.Adadelta, {}), (torch.optim.Adam, {"foreach": True})])
+def test_what_torch_would_refuse_to_go_on_with_is_left_alone(kind, options):
+    losses, optimizer, _ = train("xla", kind, True, **options)
+    assert not optimizer.param_groups[0]["capturable"]
+    torch.testing.assert_close(losses, train("cpu", kind, False)[0])
+
+
+def test_state_that_is_there_stays_as_it_is():
+    _, optimizer, _ = train("xla", torch.optim.AdamW, False)
+    assert not optimizer.param_groups[0]["capturable"]
+    assert {state["step"].device.type for state in optimizer.state.values()} == {"cpu"}
