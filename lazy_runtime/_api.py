@@ -88,7 +88,8 @@ def compile(
     Args:
         f: the function or module to compile.
         full_graph: raise if `f` reads a value, which would cut its graph in two.
-        name: shown in errors; the function's own name by default.
+        name: shown in errors, in reports (`PT_XLA_DEBUG_LEVEL`) and in dumps of the program; the function's own name
+            by default.
         max_different_graphs: raise when the function has given more than this many different graphs.
         custom_compile_options: options of the XLA compiler for this program alone, by XLA's names
             (`xla_cpu_enable_fast_min_max`).

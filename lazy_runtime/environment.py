@@ -203,6 +203,7 @@ TABLE = (
     ),
     _flag("PT_XLA_DEBUG", False, "start", "PyTorch/XLA's older name for PT_XLA_DEBUG_LEVEL=2.", "as there"),
     _text("PT_XLA_DEBUG_FILE", "a file", "use", "Where these reports are appended; by default standard error."),
+    Variable("PT_XLA_DEBUG_MAX_FRAME", "an integer from 1 on", _integer(1), 8, "use", "How many frames they show."),
     _flag(
         "XLA_IR_DEBUG",
         False,
@@ -230,9 +231,17 @@ TABLE = (
         "text, dot, hlo, stablehlo",
         _choice("text", "dot", "hlo", "stablehlo"),
         "text",
-        "start",
+        "use",
         "How graphs are written there.",
         "hlo and stablehlo lower the graph once more",
+    ),
+    Variable(
+        "SAVE_GRAPH_FMT",
+        "text, dot, hlo, stablehlo",
+        _choice("text", "dot", "hlo", "stablehlo"),
+        "text",
+        "use",
+        "How `debug.graph_saver.save_tensors_graph` writes a graph.",
     ),
     _text(
         "XLA_METRICS_FILE",

@@ -32,13 +32,20 @@ class _Thread(threading.local):
     """Attributes:
     scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
         metadata; empty for nothing (`XLA_HLO_DEBUG`). Those of a call that is a whole graph have names of their own.
+    name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
     """
 
     scopes: Sequence[str] = ()
+    name = ""
 
 
 thread = _Thread()
 _NOTHING = contextlib.nullcontext()
+
+
+def graph_name() -> str:
+    """What reports call the program that the calling thread makes now."""
+    return thread.name or "SyncTensorsGraph"  # PyTorch/XLA's
 
 
 def to_function(
@@ -83,6 +90,7 @@ def to_function(
             results.append(collector.flag())
         return results
 
+    function.__name__ = thread.name or function.__name__  # XLA's module and its dumps have it
     return function
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import environment, lines
+from .. import environment, lines, lower
 from . import reports
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from ..numbering import Numbered
 
 _lock = threading.Lock()
+_saved: Counter[tuple[int, str]] = Counter()  # (thread, name) → how many graphs `save_tensors_graph` has written
 
 
 def is_on() -> bool:
@@ -30,23 +33,29 @@ def save(numbered: Numbered) -> None:
     frames = "".join(f"  {reports.described(line)}\n" for line in lines.stack())
     _append(
         environment.value("XLA_SAVE_TENSORS_FILE"),
-        f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\n## BEGIN_GRAPH\n{text.rstrip()}\n\n"
-        f"Graph Hash: {reports.graph_hash(numbered.graph)}\n\n## END_GRAPH\n\n",
+        f"[ScheduleSyncTensorsGraph]\nGraph Name: {lower.graph_name()}\nTensorsGraphInfo:\n{frames}\n"
+        f"## BEGIN_GRAPH\n{text.rstrip()}\n\nGraph Hash: {reports.graph_hash(numbered.graph)}\n\n## END_GRAPH\n\n",
     )
 
 
-def save_tensors_graph(path: str, name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Appends the graph that these tensors wait for, under a name.
+def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Writes the graph that these tensors wait for to a file of its own, in the form that `SAVE_GRAPH_FMT` names.
 
     Args:
-        path: of the file.
-        name: stands above the graph.
+        save_dir: the directory, which must be there.
+        name: the file is called `NAME-THREAD-NUMBER.FORM`; the number counts the thread's graphs of this name from 0.
         tensors: on one xla device.
     """
     from . import graphs
 
-    text = graphs.render(graphs.of_tensors(tensors), environment.value("XLA_SAVE_TENSORS_FMT"))
-    _append(path, f"[{name}]\n\n## BEGIN_GRAPH\n{text.rstrip()}\n\n## END_GRAPH\n\n")
+    form = environment.value("SAVE_GRAPH_FMT")
+    text = graphs.render(graphs.of_tensors(tensors), form)
+    thread = threading.get_ident()
+    with _lock:
+        number = _saved[thread, name]
+        _saved[thread, name] += 1
+    with open(os.path.join(save_dir, f"{name}-{thread}-{number}.{form}"), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _append(path: str, text: str) -> None:

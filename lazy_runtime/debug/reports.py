@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .. import lines, metrics
+from .. import environment, lines, lower, metrics
 from ..ir import Graph
 from ..lines import Line
 from . import output
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 _RULE = "=" * 80
 _THIN_RULE = "-" * 80
-_FRAMES = 8  # as many as PyTorch/XLA shows
 
-# Files of this package that users call, and what an execution that comes from there is called. The outermost one that
-# the user's code has called is the cause; behind a compiled call, what it is doing just now.
+# Files of this package, or functions in them, that users call, and what an execution that comes from there is called.
+# The outermost one that the user's code has called is the cause; behind a compiled call, what it is doing just now.
 _CAUSES = {
-    "distributed/parallel_loader.py": "mark_step in parallel loader at step end",
-    "debug/profiler.py": "mark_step when exiting a profiler StepTrace region",
-    "experimental/compiling.py": "torch_xla.compile",
+    "distributed/parallel_loader.py": "torch_xla.sync in parallel loader at step end",
+    "debug/profiler.py:__exit__": "torch_xla.sync when exiting a profiler StepTrace region",
+    "experimental/compiling.py:_clear_pending": (
+        "torch_xla.compile clear the pending graph prior calling the target function"
+    ),
+    "experimental/compiling.py:_execute": "torch_xla.compile",
     "experimental/eager.py": "switch to or from eager mode",
     "openxla_backend/compiled.py": "dynamo is compiling a FX graph to HLO",
     "openxla_backend/device.py": "dynamo is executing a compiled program",
     "openxla_backend/host.py": "dynamo is executing a compiled program",
     "openxla_backend/step.py": "the optimizer's step has ended the training step",
-    "core/xla_model.py": "user mark_step",
-    "_api.py": "user mark_step",
+    "core/xla_model.py": "user torch_xla.sync",
+    "_api.py": "user torch_xla.sync",
     "fallback.py": "an operator without a lowering runs on the CPU",
 }
-_READ = "most likely user code trying to access tensor value before mark_step"
+_READ = "most likely user code trying to access tensor value before torch_xla.sync"
 
 
 def compilation(found: Compilation, executable: Executable) -> None:
@@ -71,6 +73,7 @@ def execution(graph: Graph) -> None:
 def _graph_info(graph: Graph) -> list[str]:
     return [
         "Graph Info: ",
+        f"  Graph Name: {lower.graph_name()}",
         f"  Graph Hash: {graph_hash(graph)}",
         f"  Number of Graph Inputs: {len(graph.leaves)}",
         f"  Number of Graph Outputs: {len(graph.outputs)}",
@@ -95,8 +98,9 @@ def cause() -> str:
         inside = _inside(file) or ""
         if not inside and not lines.is_ours(file):
             break  # the user's code
-        if inside in _CAUSES and (inside != "debug/profiler.py" or function == "__exit__"):
-            found = _CAUSES[inside]
+        cause = _CAUSES.get(inside) or _CAUSES.get(f"{inside}:{function}")
+        if cause is not None:
+            found = cause
             if inside.startswith("openxla_backend/"):
                 break
     return found
@@ -122,7 +126,10 @@ def _inside(file: str) -> str | None:
 
 
 def _frames() -> list[str]:
-    return ["Python Frame Triggered Execution: ", *(f"  {described(line)}" for line in lines.stack()[:_FRAMES])]
+    frames = lines.stack()
+    limit = environment.value("PT_XLA_DEBUG_MAX_FRAME")
+    rest = ["  .........."] if len(frames) > limit else []
+    return ["Python Frame Triggered Execution: ", *(f"  {described(line)}" for line in frames[:limit]), *rest]
 
 
 def described(line: Line) -> str:

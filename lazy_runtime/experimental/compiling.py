@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _api, execute, numbering, xla_devices
+from .. import _api, execute, lower, numbering, xla_devices
 from ..ir import Graph
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
@@ -38,18 +38,23 @@ class Region:
     """One compiled function or `with` block.
 
     Attributes:
-        name: what errors call it.
+        graph_name: what reports and dumps call its programs, or empty.
         full_graph: reading a value or syncing inside raises.
         max_graphs: how many different graphs it may give over its life; None for any number.
         options: of the XLA compiler.
     """
 
     def __init__(self, name: str, full_graph: bool, max_graphs: int | None, options: tuple[tuple[str, Any], ...] = ()):
-        self.name = name
+        self.graph_name = name
         self.full_graph = full_graph
         self.max_graphs = max_graphs
         self.options = options
         self.graphs: set[tuple[Graph, ...]] = set()
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.graph_name or "the compiled block"
 
     @contextlib.contextmanager
     def trace(self) -> Iterator[None]:
@@ -61,19 +66,33 @@ class Region:
         if _thread.region is not None:  # a compiled function called by another is a part of its program
             yield
             return
-        _api.sync()
+        self._clear_pending()
         _enter()
         _thread.region = self
         execute.thread.options = self.options
+        lower.thread.name = self.graph_name
         try:
             yield
             self._check_count()
             _thread.region = None
-            _api.sync()  # not in eager mode yet, which waits for a program that may fail
+            self._execute()  # not in eager mode yet, which waits for a program that may fail
         finally:
             _thread.region = None
             execute.thread.options = ()
+            lower.thread.name = ""
             _leave()
+
+    # These two have names of their own because reports tell them apart by these (`debug.reports`).
+
+    def _clear_pending(self) -> None:
+        lower.thread.name = self.graph_name and f"{self.graph_name}_clear_pending"
+        try:
+            _api.sync()
+        finally:
+            lower.thread.name = ""
+
+    def _execute(self) -> None:
+        _api.sync()
 
     def _check_count(self) -> None:
         if self.max_graphs is None:
@@ -140,7 +159,7 @@ def compile(
     if max_different_graphs is not None and max_different_graphs < 1:
         raise ValueError(f"max_different_graphs must be at least 1, got {max_different_graphs}")
     if f is None:
-        return _Pending(Region(name or "the compiled block", full_graph, max_different_graphs, options))
+        return _Pending(Region(name or "", full_graph, max_different_graphs, options))
     called = name or getattr(f, "__name__", type(f).__name__)
     return _wrap(f, Region(called, full_graph, max_different_graphs, options))
 
@@ -161,8 +180,8 @@ class _Pending:
         self._region = region
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        if self._region.name == "the compiled block":
-            self._region.name = getattr(f, "__name__", type(f).__name__)
+        if not self._region.graph_name:
+            self._region.graph_name = getattr(f, "__name__", type(f).__name__)
         return _wrap(f, self._region)
 
     def __enter__(self) -> None:

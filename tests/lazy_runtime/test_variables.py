@@ -259,11 +259,22 @@ def test_graphs_from_dynamo_are_printed(monkeypatch, capsys):
     assert "= aten::cos(%-1) : float32[4]" in text
 
 
-def test_graphs_as_stablehlo(fresh_process, tmp_path):
+def test_forms_of_saved_graphs(fresh_process, tmp_path):
+    """The form is read for each graph."""
     path = tmp_path / "graphs.txt"
-    code = 'y = torch.rand(4).to("xla").cos()\nlazy_runtime.sync()'
-    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), XLA_SAVE_TENSORS_FMT="stablehlo", **NO_CACHE)
-    assert "stablehlo.cosine" in path.read_text()
+    code = """
+def step(x):
+    return x.cos()
+x = torch.rand(4).to("xla")
+for form in ("", "hlo", "stablehlo"):
+    os.environ["XLA_SAVE_TENSORS_FMT"] = form
+    lazy_runtime.compile(step)(x)
+"""
+    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
+    text, hlo, stablehlo = path.read_text().split("Graph Name: step\nTensorsGraphInfo:\n")[1:]
+    assert "%1 = f32[4]{0} aten::cos(%0), ROOT=0" in text
+    assert "HloModule jit_step" in hlo
+    assert "stablehlo.cosine" in stablehlo
 
 
 def test_hlo_names_the_lines_of_a_compiled_training_step(fresh_process, tmp_path):
@@ -314,17 +325,18 @@ def test_debug_level(fresh_process, tmp_path, level):
     lines = [line.removeprefix("pt-xla-profiler: ") for line in lines]
     assert lines.count("Compilation Analysis") == lines.count("Post Compilation Analysis") == 3
     assert lines.count("Execution Analysis") == (4 if level == 2 else 0)
-    assert lines.count("  user mark_step") == (5 if level == 2 else 2)
-    read = "  most likely user code trying to access tensor value before mark_step"
+    assert lines.count("  user torch_xla.sync") == (5 if level == 2 else 2)
+    read = "  most likely user code trying to access tensor value before torch_xla.sync"
     assert lines.count(read) == (2 if level == 2 else 1)
     start = lines.index("Graph Info: ")
-    assert re.fullmatch("  Graph Hash: [0-9a-f]{32}", lines[start + 1])
-    assert lines[start + 2 : start + 5] == [
+    assert lines[start + 1] == "  Graph Name: SyncTensorsGraph"
+    assert re.fullmatch("  Graph Hash: [0-9a-f]{32}", lines[start + 2])
+    assert lines[start + 3 : start + 6] == [
         "  Number of Graph Inputs: 2",
         "  Number of Graph Outputs: 1",
         "Python Frame Triggered Execution: ",
     ]
-    assert re.fullmatch(r"  <module> \(<string>:\d+\)", lines[start + 5])
+    assert re.fullmatch(r"  <module> \(<string>:\d+\)", lines[start + 6])
     (again,) = [line for line in lines if line.startswith("compile #")]
     assert re.fullmatch(r"compile #2 of <string>:\d+ \(.*s\): aten::mul.Tensor was added \(<string>:\d+\)", again)
     assert sum(line.startswith("unplanned sync at <string>:") for line in lines) == 2

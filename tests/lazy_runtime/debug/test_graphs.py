@@ -1,4 +1,5 @@
 import re
+import threading
 
 import pytest
 import torch
@@ -78,11 +79,15 @@ def test_tensors_of_no_or_another_device_are_refused():
         graphs.text([torch.rand(3)])
 
 
-def test_graphs_are_appended_to_a_file(tmp_path):
-    path = tmp_path / "graphs.txt"
+def test_each_saved_graph_has_a_file(tmp_path, monkeypatch):
     result, _ = make()
-    for name in ("first", "second"):
-        graph_saver.save_tensors_graph(str(path), name, [result])
-    text = path.read_text()
-    assert text.count("## BEGIN_GRAPH\nIR {") == text.count("## END_GRAPH") == 2
-    assert text.index("[first]") < text.index("[second]")
+    for form in ("", "hlo", "dot"):
+        monkeypatch.setenv("SAVE_GRAPH_FMT", form)
+        graph_saver.save_tensors_graph(tmp_path, "loss", [result])
+    first, second, third = sorted(tmp_path.iterdir(), key=lambda path: path.name.rsplit("-", 1)[1])
+    assert first.name == f"loss-{threading.get_ident()}-0.text"
+    assert first.read_text() == graphs.text([result])
+    assert second.name.endswith("-1.hlo")
+    assert second.read_text().startswith("HloModule")
+    assert third.name.endswith("-2.dot")
+    assert third.read_text().startswith("digraph G {")

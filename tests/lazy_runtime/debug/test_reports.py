@@ -31,18 +31,23 @@ def test_causes_are_pytorch_xlas(written):
     (y + 1).sum().item()
     with profiler.StepTrace("step"):
         y = x.sin()
-    with lazy_runtime.compile():
+    pending = x.log()
+    with lazy_runtime.compile(name="my step"):
         y = x.tan()
     z = y.exp()
     eager_mode(True)
     assert z.shape == x.shape
     assert causes(written) == [
-        "user mark_step",
-        "most likely user code trying to access tensor value before mark_step",
-        "mark_step when exiting a profiler StepTrace region",
+        "user torch_xla.sync",
+        "most likely user code trying to access tensor value before torch_xla.sync",
+        "torch_xla.sync when exiting a profiler StepTrace region",
+        "torch_xla.compile clear the pending graph prior calling the target function",
         "torch_xla.compile",
         "switch to or from eager mode",
     ]
+    names = [line.removeprefix("  Graph Name: ") for line in written if line.startswith("  Graph Name: ")]
+    assert names == [*["SyncTensorsGraph"] * 3, "my step_clear_pending", "my step", "SyncTensorsGraph"]
+    assert pending.shape == x.shape
 
 
 def test_causes_around_compiled_functions(written):
