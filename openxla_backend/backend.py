@@ -76,10 +76,11 @@ def _aliases(metadata: Any) -> frozenset[int]:
         return frozenset()
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
     return frozenset(
-        first + number
-        for number, info in enumerate(metadata.output_info)
-        if info.output_type in (OutputType.non_alias, OutputType.custom_function_view)
+        first + number for number, info in enumerate(metadata.output_info) if info.output_type in _HANDED_ON
     )
+
+
+_HANDED_ON = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
 
 
 def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:

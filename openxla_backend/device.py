@@ -197,10 +197,8 @@ class DeviceRun:
 
     def _view(self, output: fx.Output, base: torch.Tensor, handle: Handle) -> torch.Tensor:
         """A view in torch's books, whose value the program has computed along with its base."""
-        spec: Any = output.spec
-        whole: Any = output.base.spec  # type: ignore[union-attr]
         with dispatch.Trace(self._device), torch.no_grad():
-            view = base.as_strided(spec.shape, spec.stride, spec.offset - whole.offset + int(base.storage_offset()))
+            view = output.view_of(base)
         _inner(view).handle = handle
         return view
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,7 @@ class Output(NamedTuple):
         fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
         base: what it is a view of, if that is or has another view among the outputs, or is an argument.
         detached: autograd is not to know of what it is a view of.
+        views: the view operators that make it from `base`, where `as_strided` cannot say the same.
     """
 
     result: int | None
@@ -46,6 +47,26 @@ class Output(NamedTuple):
     fresh: bool = False
     base: Output | None = None
     detached: bool = False
+    views: tuple[ViewCall, ...] = ()
+
+    def view_of(self, base: torch.Tensor) -> torch.Tensor:
+        """What the user gets, as a view of what `base` has become."""
+        spec: Any = self.spec
+        whole: Any = self.base.spec  # type: ignore[union-attr]
+        if not self.views:
+            return base.as_strided(spec.shape, spec.stride, spec.offset - whole.offset + int(base.storage_offset()))
+        seen: Any = base
+        for view in self.views:
+            seen = view.target(seen, *view.args, **view.kwargs)
+        return seen
+
+
+class ViewCall(NamedTuple):
+    """A view operator, or the choice of one of several views, without what it is applied to."""
+
+    target: Callable[..., Any]
+    args: tuple
+    kwargs: dict[str, Any]
 
 
 class Program(NamedTuple):
@@ -138,6 +159,7 @@ class _Recorded(NamedTuple):
     exchanged: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what it becomes an alias of
     arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
     bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
+    views: dict[torch.fx.Node, ViewCall]
 
 
 def _interpret(
@@ -150,7 +172,7 @@ def _interpret(
 ) -> _Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, {}, {}, {})
+    recorded = _Recorded([], [], {}, {}, {}, {}, {}, {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -170,6 +192,8 @@ def _interpret(
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
+            if _viewed(node) is not None:
+                recorded.views[node] = ViewCall(node.target, args[1:], kwargs)
             if node.target is aten.as_strided.default:
                 args = (_whole(node.args[0], environment), *args[1:])
             trace.line = users_line(node)
@@ -288,7 +312,8 @@ class _Outputs:
             whole = self._spec(recorded.arguments[root], root.meta.get("val"))
             result = self._results.get(id(value.handle))
             itself = Output(None, number, whole, target, itself=True)
-            return Output(result, argument, spec, target, base=itself, detached=_is_detached(node))
+            views = self._view_calls(node)
+            return Output(result, argument, spec, target, base=itself, detached=_is_detached(node), views=views)
         if argument is not None:
             itself = node.op == "placeholder"
             return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
@@ -298,9 +323,16 @@ class _Outputs:
         if visible and node is not root and root in recorded.bases:
             base = self.describe(recorded.bases[root], root, visible)
             if base.result is not None:
-                return Output(result, None, spec, target, base=base)
+                return Output(result, None, spec, target, base=base, views=self._view_calls(node))
         fresh = self._roots.setdefault(result, root) is not root
         return Output(result, None, spec, target, fresh=fresh)
+
+    def _view_calls(self, node: torch.fx.Node) -> tuple[ViewCall, ...]:
+        """From the root on, if there are some among them that `as_strided` cannot stand for."""
+        chain = list(_views(node))[:-1]
+        if not any(view.target in _NOT_STRIDED for view in chain):
+            return ()
+        return tuple(self._recorded.views[view] for view in reversed(chain))
 
     def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
         """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
@@ -316,15 +348,34 @@ class _Outputs:
 _WRONG_STRIDES = frozenset({aten.max_unpool2d.default, aten.nonzero_static.default})
 
 
+#: Views of another dtype or with other values than the memory holds.
+_NOT_STRIDED = frozenset(
+    {
+        aten.view.dtype,
+        aten.view_as_real.default,
+        aten.view_as_complex.default,
+        aten._conj.default,
+        aten._neg_view.default,
+    }
+)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a node is a view of, or one of several views."""
+    if node.op != "call_function":
+        return None
+    source: Any = node.args[0] if node.target is operator.getitem else node
+    if not (isinstance(source.target, torch._ops.OpOverload) and source.target.is_view):
+        return None
+    return node.args[0]  # type: ignore[return-value]
+
+
 def _views(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The node, what it is a view of, and so on."""
-    yield node
-    while node.op == "call_function":
-        source: Any = node.args[0] if node.target is operator.getitem else node
-        if not (isinstance(source.target, torch._ops.OpOverload) and source.target.is_view):
-            break
-        node = source.args[0]
-        yield node
+    current: torch.fx.Node | None = node
+    while current is not None:
+        yield current
+        current = _viewed(current)
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:

@@ -87,9 +87,7 @@ class HostRun:
             return output.value
         if output.base is not None:
             base = self._tensor(output.base, arguments, results, made)
-            base = base.detach() if output.detached else base
-            offset = spec.offset - output.base.spec.offset + base.storage_offset()  # type: ignore[union-attr]
-            return base.as_strided(spec.shape, spec.stride, offset)
+            return output.view_of(base.detach() if output.detached else base)
         if output.argument is not None:
             argument = arguments[output.argument]
             return _laid_out(argument.detach().clone(), spec) if output.fresh else argument

@@ -154,4 +154,26 @@ t2 = t0.select(-1, 3)
 t4 = t2.as_strided((1,), (2,), 2)
 ---
 """,
+    "compiled, a result seen as another dtype was a view in the books of its own": """
+t0 = values((6,), float32)
+---
+t6 = t0 * 2
+t7 = t6.view(uint8)
+---
+""",
+    "compiled, a view of an argument that became an alias of itself": """
+t0 = values((2, 3), float32).requires_grad_()
+---
+t0.data = t0
+t2 = t0.expand([2, 2, -1])
+---
+""",
+    "compiled, a view of a view that became an alias of itself": """
+t0 = values((2, 3), float32).requires_grad_()
+t3 = t0.t()
+---
+t3.data = t3
+t4 = t3[0, :]
+---
+""",
 }

@@ -235,7 +235,9 @@ WRITES: list[Callable[[Sketch, str, torch.Tensor], tuple[str, list[torch.Tensor]
     lambda s, target, x: (f"{target}.fill_({s.one_of([1, 2.5])})", []),
     lambda s, target, x: (f"{target}.zero_()", []),
     lambda s, target, x: (f"{target}.{s.one_of(['relu_()', 'clamp_(0, 2)', 'neg_()', 'abs_()', 'square_()'])}", []),
-    lambda s, target, x: (f"{target}.{s.one_of(['fill_diagonal_(3)', 'cumsum_(0)'])}", []),
+    lambda s, target, x: (f"{target}.fill_diagonal_(3)", []),
+    # of an expanded tensor of bools two things are wrong, and the CPU says the other first
+    lambda s, target, x: None if is_expanded(x) and x.dtype is torch.bool else (f"{target}.cumsum_(0)", []),
     lambda s, target, x: None if is_expanded(x) else (f"{target}.{s.one_of(['tril_()', 'triu_(1)'])}", []),
     lambda s, target, x: (f"{target}.add_({target})", [x]),
     lambda s, target, x: (f"{target}.mul_({target}.sum())", []),
@@ -258,6 +260,13 @@ def _resize(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     return f"{name}.resize_({shape}).fill_(1)"  # torch leaves open what the new elements hold
 
 
+def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
+    """`x.data = y`; not with an alias of itself, of which AOTAutograd makes no sense where tensors are functional ones
+    (torch 2.13, its `aot_eager` too): it refuses, or loses `requires_grad`."""
+    other, y = s.pick()
+    return None if shares(x, y) else f"{name}.data = {other}"
+
+
 METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.t_()",
     lambda s, name, x: f"{name}.transpose_{s.dims(x)}",
@@ -265,7 +274,7 @@ METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.unsqueeze_({s.draw(st.integers(0, x.dim()))})",
     lambda s, name, x: f"{name}.swapaxes_{s.dims(x)}",
     lambda s, name, x: name + _as_strided(s, x, "as_strided_"),
-    lambda s, name, x: f"{name}.data = {s.pick()[0]}",
+    _data,
     lambda s, name, x: f"{name}.set_({s.pick()[0]})",
     _resize,
     lambda s, name, x: f"{name}.detach_()",

@@ -104,6 +104,33 @@ def test_outputs_are_views_of_each_other(device):
     assert row.abs().sum().item() == 0
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.view(torch.uint8)[3:],
+        lambda y: y.view(torch.float32).view(3, 4).t(),
+        lambda y: torch.view_as_real(y),
+        lambda y: y.imag,
+        lambda y: y.conj(),
+        lambda y: y.conj().imag,
+    ],
+    ids=["bytes", "floats", "view_as_real", "imag", "conj", "conj.imag"],
+)
+def test_outputs_are_views_in_other_dtypes_or_signs(view, device):
+    def both(x):
+        y = x * (1 + 2j)
+        return y, view(y)
+
+    x = torch.arange(6.0)
+    (y, seen), (expected, expected_seen) = compiled(both)(x.to(device)), both(x)
+    for _ in range(2):
+        assert_same(y, expected, device)
+        plain, expected_plain = (x.resolve_conj().resolve_neg() for x in (seen, expected_seen))
+        assert_same(plain.contiguous(), expected_plain.contiguous(), device)
+        y[1:].mul_(3j)
+        expected[1:].mul_(3j)
+
+
 def test_copies_do_not_alias(device):
     """`copy_` and `clone` make memory of their own, although their values are those of another tensor."""
 
