@@ -219,6 +219,11 @@ def _compile(lowered: jax.stages.Lowered, platform: str, users: dict[str, Any]) 
         raise
 
 
+def count() -> int:
+    """How many executables are known."""
+    return len(_executables)
+
+
 def clear() -> None:
     """Forgets every executable."""
     with _lock:

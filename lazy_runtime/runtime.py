@@ -77,16 +77,21 @@ global_runtime_device_count = global_device_count
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """What is known of each device: its `name`, and its `coords` where it stands in a grid."""
-    from . import _api, xla_devices
+    from . import _api
 
-    found = []
-    for name, each in zip(_api.real_devices(), xla_devices.devices(), strict=True):
-        attributes: dict[str, Any] = {"name": name}
-        coords = getattr(each.jax_device, "coords", None)
-        if coords is not None:
-            attributes["coords"] = list(coords)
-        found.append(attributes)
-    return found
+    return [runtime_device_attributes(str(device)) for device in _api.devices()]
+
+
+def runtime_device_attributes(device: str) -> dict[str, Any]:
+    """What is known of a device: its `name`, and its `coords` where it stands in a grid."""
+    from . import hardware, xla_devices
+
+    found = xla_devices.get(device)
+    attributes: dict[str, Any] = {"name": f"{hardware.kind(found)}:{found.jax_device.id}"}
+    coords = getattr(found.jax_device, "coords", None)
+    if coords is not None:
+        attributes["coords"] = list(coords)
+    return attributes
 
 
 def world_size() -> int:
@@ -146,6 +151,13 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     from . import disk_cache
 
     disk_cache.initialize(path, readonly)
+
+
+def get_num_cached_compilation_graph() -> int:
+    """How many compiled programs this process has at hand."""
+    from . import compiler
+
+    return compiler.count()
 
 
 def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:

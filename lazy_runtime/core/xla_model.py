@@ -54,6 +54,7 @@ __all__ = [
     "wait_device_ops",
     "xla_device",
     "xla_device_hw",
+    "xla_device_kind",
     "xla_real_devices",
     "xrt_world_size",
 ]
@@ -94,17 +95,24 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     return device
 
 
-def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str] | None:
-    """Names of this process's devices, `xla:0` first; None if they are not of the kind that is asked for."""
+def get_xla_supported_devices(devkind: str | int | None = None, max_devices: int | None = None) -> list[str] | None:
+    """Names of this process's devices, `xla:0` first; None if they are not of the kind that is asked for.
+
+    Args:
+        devkind: the kind; or, as PyTorch/XLA has it from 2.8 on, `max_devices`.
+        max_devices: how many at most; 0 or None for all.
+    """
+    if isinstance(devkind, int):
+        devkind, max_devices = None, devkind
     if devkind is not None and xr.device_type() != devkind.upper():
         return None
-    return [str(device) for device in _api.devices()][:max_devices]
+    return [str(device) for device in _api.devices()][: max_devices or None]
 
 
 def xla_real_devices(devices: Sequence[torch.device | str] | None = None) -> list[str]:
     """What stands behind the devices (all by default): `CPU:0`, `CUDA:1`."""
     real = dict(zip(map(str, _api.devices()), _api.real_devices(), strict=True))
-    if devices is None:
+    if not devices:
         return list(real.values())
     return [real[str(_find(device).torch_device)] for device in devices]
 
@@ -115,6 +123,11 @@ def xla_device_hw(device: torch.device | str) -> str:
 
     device = torch.device(device)
     return hardware.kind(_find(device)) if device.type == "xla" else device.type.upper()
+
+
+def xla_device_kind(device: _Device = None) -> str:
+    """What the vendor calls the device: `NVIDIA H100 80GB HBM3`."""
+    return _find(device).jax_device.device_kind
 
 
 def get_memory_info(device: _Device = None) -> dict[str, int]:
@@ -301,17 +314,17 @@ def fork_rng(device: _Device = None, enabled: bool = True) -> Any:
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """The pending program of the tensors (by default of all that live) as StableHLO text."""
+    """The pending program of the tensors (without any, of all that live) as StableHLO text."""
     from ..debug import graphs
 
-    return graphs.stablehlo(tensors)
+    return graphs.stablehlo(tensors or None)
 
 
-def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
-    """The pending program of the tensors as portable StableHLO bytecode."""
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """The pending program of the tensors (without any, of all that live) as portable StableHLO bytecode."""
     from ..debug import graphs
 
-    return graphs.stablehlo_bytecode(tensors)
+    return graphs.stablehlo_bytecode(tensors or None)
 
 
 def _find(device: _Device) -> Any:

@@ -40,9 +40,9 @@ def counter_names() -> list[str]:
     return list(store.snapshot()[0])
 
 
-def counter_value(counter_name: str) -> int | None:
+def counter_value(name: str) -> int | None:
     """The value of a counter; None if nothing was counted under that name."""
-    return store.snapshot()[0].get(counter_name)
+    return store.snapshot()[0].get(name)
 
 
 def metric_names() -> list[str]:
@@ -50,13 +50,13 @@ def metric_names() -> list[str]:
     return list(store.snapshot()[1])
 
 
-def metric_data(metric_name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
+def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
     """The samples of a metric; None if there are none under that name.
 
     Returns:
         How many samples there were, their sum, and the latest of them as (seconds since the epoch, value).
     """
-    metric = store.snapshot()[1].get(metric_name)
+    metric = store.snapshot()[1].get(name)
     return None if metric is None else (metric.total, metric.accumulator, tuple(metric.samples))
 
 

@@ -29,11 +29,11 @@ def eager_mode(enable: bool) -> None:
 
 
 @contextlib.contextmanager
-def eager_mode_context(enable: bool) -> Iterator[None]:
-    """Eager mode on or off within the block."""
+def eager_mode_context(enable: bool) -> Iterator[bool]:
+    """Eager mode on or off within the block, which is given what it was before."""
     outer = is_eager_mode()
     eager_mode(enable)
     try:
-        yield
+        yield outer
     finally:
         eager_mode(outer)

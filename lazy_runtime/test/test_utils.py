@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import runtime as xr
 from ..core import xla_model as xm
 
 __test__ = False  # for pytest
@@ -72,7 +73,7 @@ def print_training_update(
     """One line on a training step, and the rates for TensorBoard."""
     parts = [
         "Training",
-        f"Device={device}",
+        f"Device={device}/{xr.global_ordinal()}",
         None if epoch is None else f"Epoch={epoch}",
         f"Step={step}",
         f"Loss={float(loss):.5f}",
@@ -90,7 +91,7 @@ def print_test_update(
     """One line on a test step."""
     parts = [
         "Test",
-        f"Device={device}",
+        f"Device={device}/{xr.global_ordinal()}",
         None if step is None else f"Step={step}",
         None if epoch is None else f"Epoch={epoch}",
         None if accuracy is None else f"Accuracy={accuracy:.2f}",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime import closures, metrics
 from lazy_runtime.core import xla_model as xm
 
 
@@ -55,6 +55,20 @@ def test_asynchronous_ones_run_on_another_thread():
     assert done.wait(20)
     assert seen[0][0] == 3
     assert seen[0][1] is not threading.main_thread()
+
+
+def test_an_asynchronous_one_that_fails_fails_a_later_step():
+    xm.add_step_closure(lambda: {}["mine"], run_async=True)
+    lazy_runtime.sync()
+    closures._handlers[0]._closure_event_loop.join(20)
+    done = threading.Event()
+    xm.add_step_closure(done.set, run_async=True)
+    with pytest.raises(RuntimeError, match="previously raised") as raised:
+        lazy_runtime.sync()
+    assert isinstance(raised.value.__cause__, KeyError)
+    xm.add_step_closure(int, run_async=True)
+    lazy_runtime.sync()  # others run again
+    assert done.wait(20)
 
 
 def test_at_the_end_of_a_compiled_step():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import disk_cache
+from lazy_runtime import compiler, disk_cache
 from lazy_runtime import runtime as xr
 
 
@@ -15,6 +15,7 @@ def test_devices_and_replicas():
     assert xr.addressable_device_count() == xr.local_device_count() == xr.addressable_runtime_device_count() == count
     assert xr.global_device_count() == xr.global_runtime_device_count() >= count
     assert [each["name"] for each in xr.global_runtime_device_attributes()] == lazy_runtime.real_devices()
+    assert xr.runtime_device_attributes("xla:0") == xr.global_runtime_device_attributes()[0]
     assert (xr.world_size(), xr.process_count(), xr.local_process_count()) == (1, 1, 1)
     assert (xr.global_ordinal(), xr.local_ordinal(), xr.process_index(), xr.host_index()) == (0, 0, 0, 0)
     assert xr.using_pjrt()
@@ -45,6 +46,18 @@ def test_the_platform_is_chosen_before_the_first_use(fresh_process):
     devices, error = printed.splitlines()
     assert devices == "CPU ['CPU:0', 'CPU:1'] 2"
     assert error.startswith("set_device_type('TPU'): the devices are up on CPU")
+
+
+def test_programs_at_hand_are_counted():
+    compiler.clear()
+    x = torch.ones(3, device="xla")
+    for _ in range(2):
+        y = x.cos()
+        lazy_runtime.sync()
+        z = y.sin()
+        lazy_runtime.sync()
+    assert xr.get_num_cached_compilation_graph() == 3
+    assert z.shape == x.shape
 
 
 def test_initialize_cache(monkeypatch):

@@ -27,7 +27,9 @@ def test_devices():
     assert xm.get_xla_supported_devices() == [str(each) for each in lazy_runtime.devices()]
     assert xm.get_xla_supported_devices(kind, max_devices=1) == ["xla:0"]
     assert xm.get_xla_supported_devices("NEURON") is None
-    assert xm.xla_real_devices() == lazy_runtime.real_devices()
+    assert xm.get_xla_supported_devices(1) == xm.get_xla_supported_devices(max_devices=1) == ["xla:0"]
+    assert xm.xla_device_kind() == xm.xla_device_kind("xla:0") != ""
+    assert xm.xla_real_devices() == xm.xla_real_devices([]) == lazy_runtime.real_devices()
     assert xm.xla_real_devices(["xla:0"]) == [f"{kind}:0"]
     assert xm.parse_xla_device("xla:3") == ("xla", 3)
     assert xm.parse_xla_device("xla") is None
@@ -53,6 +55,21 @@ def test_mark_step_executes_and_wait_device_ops_does_not():
     xm.mark_step(wait=True)
     assert metrics.value("ExecuteComputation") == 1
     assert x.tolist() == [2, 2, 2]
+
+
+def test_stablehlo_of_some_and_of_all():
+    x = torch.ones(3, device="xla")
+    lazy_runtime.sync()
+    y, z = x.sin(), x.cos()
+    assert "sine" in xm.get_stablehlo([y])
+    assert "cosine" not in xm.get_stablehlo([y])
+    for whole in (xm.get_stablehlo(), xm.get_stablehlo([])):
+        assert whole.count("stablehlo.sine") == whole.count("stablehlo.cosine") == 1
+    assert b"cosine" not in xm.get_stablehlo_bytecode([y])
+    assert b"cosine" in xm.get_stablehlo_bytecode()
+    assert b"cosine" in xm.get_stablehlo_bytecode([])
+    assert metrics.value("ExecuteComputation") == 1
+    assert y.shape == z.shape
 
 
 def test_unlazy():

@@ -1,3 +1,5 @@
+import json
+
 import torch
 
 import lazy_runtime
@@ -85,6 +87,14 @@ def test_clearing_and_selecting():
     run_a_step(torch.rand(4, 4).to("xla"))
     met.clear_all()
     assert met.metrics_report() == ""
+
+
+def test_the_same_for_machines():
+    run_a_step(torch.rand(4, 4).to("xla"))
+    assert 'xla_operators_total{operator="mm"} 1' in met.prometheus_text().splitlines()
+    report = json.loads(met.json_report())
+    assert report["counters"]["xla::mm"] == 1
+    assert report["metrics"]["TensorsGraphSize"]["total_samples"] == 1
 
 
 def test_operators_without_a_lowering_are_in_every_report(monkeypatch):

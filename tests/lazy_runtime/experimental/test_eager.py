@@ -30,7 +30,8 @@ def test_every_operator_runs_at_once():
 def test_context():
     with experimental.eager_mode_context(True):
         assert experimental.is_eager_mode()
-        with experimental.eager_mode_context(False):
+        with experimental.eager_mode_context(False) as outer:
+            assert outer is True
             assert not experimental.is_eager_mode()
         assert experimental.is_eager_mode()
     assert not experimental.is_eager_mode()

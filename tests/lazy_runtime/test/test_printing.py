@@ -14,10 +14,10 @@ def test_updates(capsys):
     printing.print_test_update("xla:0", 98.7654, epoch=2)
     training, test = capsys.readouterr().out.splitlines()
     expected = (
-        r"\| Training Device=xla:0 Epoch=1 Step=3 Loss=0\.50000 Rate=10\.00 GlobalRate=12\.35 Time=\d\d:\d\d:\d\d"
+        r"\| Training Device=xla:0/0 Epoch=1 Step=3 Loss=0\.50000 Rate=10\.00 GlobalRate=12\.35 Time=\d\d:\d\d:\d\d"
     )
     assert re.fullmatch(expected, training.replace("12.34 ", "12.35 "))
-    assert re.fullmatch(r"\| Test Device=xla:0 Epoch=2 Accuracy=98\.77 Time=\d\d:\d\d:\d\d", test)
+    assert re.fullmatch(r"\| Test Device=xla:0/0 Epoch=2 Accuracy=98\.77 Time=\d\d:\d\d:\d\d", test)
 
 
 def test_summaries():
