@@ -31,6 +31,7 @@ class CompiledGraph:
         aliases: numbers of the outputs that must share the memory of an argument that they are a view of.
         updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
             None for an inference graph.
+        region: what reports of its compiles name; by default the function that Dynamo is compiling.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class CompiledGraph:
         visible: int | None = None,
         aliases: frozenset[int] = frozenset(),
         updated: frozenset[int] | None = None,
+        region: origin.Region | None = None,
     ):
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dictionary
         self._gm = gm
@@ -48,7 +50,7 @@ class CompiledGraph:
         self._visible = visible
         self._updated = updated
         self._aliases = aliases
-        self._region = origin.region(gm)
+        self.region = region or origin.region(gm)
         self._device = _device_of(gm, examples)
         self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
         # Dynamo's guards hold all sizes but the symbolic ones. A backward graph may have tensors of symbolic sizes
@@ -104,7 +106,7 @@ class CompiledGraph:
         with origin.named(program):
             executable = compiler.executable(program.graph, keep_layout)
         if executable.is_new:
-            compiling.ready(executable, origin.origin(self._region, program))
+            compiling.ready(executable, origin.origin(self.region, program))
         return executable
 
 

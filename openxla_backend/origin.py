@@ -21,12 +21,16 @@ class Region(NamedTuple):
     """A function that Dynamo compiles, once for each set of its guards.
 
     Attributes:
-        key: Dynamo's number of it, and whether it is its backward graph.
+        key: Dynamo's number of it, and which part of it this is.
         name: `train.py:41`, the line of its first operator.
     """
 
-    key: tuple[int, bool]
+    key: tuple[int, str]
     name: str
+
+    def parameters(self) -> Region:
+        """That part of it which depends on parameters alone (`parameters.py`)."""
+        return Region((self.key[0], "parameters"), f"the parameters of {self.name}")
 
 
 def region(gm: torch.fx.GraphModule) -> Region:
@@ -36,9 +40,8 @@ def region(gm: torch.fx.GraphModule) -> Region:
     backward = any(str(node.target).startswith("tangents") for node in gm.graph.find_nodes(op="placeholder"))
     line = next((found for node in gm.graph.nodes if (found := _outermost(node)) is not None), None)
     name = str(line) if line is not None else "a compiled function"
-    return Region(
-        (id(gm) if number is None else number, backward), f"the backward pass of {name}" if backward else name
-    )
+    key = id(gm) if number is None else number
+    return Region((key, "backward"), f"the backward pass of {name}") if backward else Region((key, "forward"), name)
 
 
 def origin(found: Region, program: Program) -> Origin:

@@ -55,8 +55,8 @@ class KeptParameters:
         self._others = split.others
         self._once_examples = [examples[number] for number in split.parameters]
         self._always_examples = [*(examples[number] for number in split.others), *split.examples]
-        self._once = CompiledGraph(split.once, self._once_examples)
         self._always = CompiledGraph(split.always, self._always_examples, visible=visible, aliases=aliases)
+        self._once = CompiledGraph(split.once, self._once_examples, region=self._always.region.parameters())
         #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
         #: gave for them
         self._kept: tuple[list[Any], list[torch.Tensor]] | None = None

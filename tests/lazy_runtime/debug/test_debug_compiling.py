@@ -128,6 +128,18 @@ def test_compiled_functions_are_regions():
     assert found.region.startswith(f"tests/lazy_runtime/debug/{here()}") or found.region.startswith(here())
 
 
+def test_the_parameters_of_a_compiled_model_are_a_region_of_their_own():
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).to("xla")
+    compiled = torch.compile(lambda x: model(x) * 2, backend="openxla")
+    with torch.no_grad():
+        compiled(torch.rand(2, 5).to("xla"))
+    once, always = debug.compilations()
+    assert once.region == f"the parameters of {always.region}"
+    assert here() in always.region
+    assert (once.number, always.number) == (1, 1)
+    assert debug.recompiles() == []
+
+
 @pytest.mark.parametrize("backend", ["lazy", "openxla"])
 def test_costs_are_xlas(backend):
     a, b = torch.rand(16, 32), torch.rand(32, 8)
