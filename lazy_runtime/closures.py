@@ -12,6 +12,8 @@ from typing import Any
 
 from torch._lazy.closure import AsyncClosureHandler
 
+from .debug.waiting import planned
+
 _lock = threading.Lock()
 _waiting: dict[int, list[Callable[[], Any]]] = {}
 _waiting_async: dict[int, list[Callable[[], Any]]] = {}
@@ -23,8 +25,13 @@ def add(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool
     from . import xla_devices
 
     waiting = _waiting_async if run_async else _waiting
+
+    def call() -> None:
+        with planned():
+            closure(*args)
+
     with _lock:
-        waiting.setdefault(xla_devices.current_index(), []).append(lambda: closure(*args))
+        waiting.setdefault(xla_devices.current_index(), []).append(call)
 
 
 def run() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import linecache
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
@@ -57,8 +59,27 @@ class _Record:
         return Wait(self.line, self.code, self.count, self.nanoseconds / 1e9, self.executed, self.operators)
 
 
+class _Thread(threading.local):
+    """Attributes:
+    planned: reads are what the code is there for, unless they cut the pending graph.
+    """
+
+    planned = False
+
+
+_thread = _Thread()
 _lock = threading.Lock()
 _records: dict[tuple[str, int] | None, _Record] = {}  # by file and line
+
+
+@contextlib.contextmanager
+def planned() -> Iterator[None]:
+    """Within the block, and in this thread, a read of a value that is there or under way is no unplanned sync."""
+    outer, _thread.planned = _thread.planned, True
+    try:
+        yield
+    finally:
+        _thread.planned = outer
 
 
 def waited(nanoseconds: int, operators: int) -> None:
@@ -68,6 +89,8 @@ def waited(nanoseconds: int, operators: int) -> None:
         nanoseconds: how long it took.
         operators: how many pending ones it ran.
     """
+    if _thread.planned and not operators:
+        return
     frame = _users_frame()
     key = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
     with _lock:

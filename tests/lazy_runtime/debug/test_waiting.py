@@ -1,8 +1,11 @@
+import threading
+
 import pytest
 import torch
 
 import lazy_runtime
 from lazy_runtime import debug
+from lazy_runtime.core import xla_model as xm
 
 
 def test_a_read_is_listed_with_its_line_and_code():
@@ -36,6 +39,23 @@ def test_a_sync_is_no_unplanned_one():
     x.cpu()
     (found,) = debug.syncs()
     assert (found.executed, found.operators) == (0, 0)  # it had been started
+
+
+def test_a_step_closure_is_there_to_read():
+    x = torch.rand(8).to("xla")
+    read = threading.Event()
+    for run_async in (False, True):
+        xm.add_step_closure(lambda total: (total.item(), read.set()), args=(x.sum(),), run_async=run_async)
+        read.clear()
+        lazy_runtime.sync()
+        assert read.wait(20)
+    assert debug.syncs() == []
+    xm.add_step_closure(lambda: x.sum().item())  # this one computes
+    lazy_runtime.sync()
+    (found,) = debug.syncs()
+    assert found.executed == 1
+    x.tolist()
+    assert len(debug.syncs()) == 2
 
 
 def test_each_line_is_counted_as_long_as_nobody_forgets_it():
