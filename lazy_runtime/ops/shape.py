@@ -220,7 +220,9 @@ def unfold_backward(grad, input_sizes, dim, size, step):
     windows = jnp.moveaxis(grad, -1, dim + 1)
     starts = np.arange(grad.shape[dim]) * step
     index = (slice(None),) * dim + (starts[:, None] + np.arange(size),)
-    return jnp.zeros(input_sizes, grad.dtype).at[index].add(windows)
+    found = jnp.zeros(input_sizes, grad.dtype).at[index]
+    # of bools where it takes a write to a window back to what the window shows
+    return found.max(windows) if grad.dtype == bool else found.add(windows)
 
 
 # ---- joining and repeating

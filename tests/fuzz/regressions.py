@@ -176,4 +176,12 @@ t3.data = t3
 t4 = t3[0, :]
 ---
 """,
+    "compiled, a write to a window over bools": """
+t0 = values((1, 3), bool)
+---
+t2 = t0.unfold(-2, 1, 1)
+t3 = t2.narrow(2, 0, 1)
+t3[t3 > 1] = 2.5
+---
+""",
 }
