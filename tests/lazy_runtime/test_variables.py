@@ -8,7 +8,9 @@ import torch
 
 import lazy_runtime
 from lazy_runtime import config, environment
+from lazy_runtime.core import xla_env_vars
 from lazy_runtime.debug import environment_page
+from lazy_runtime.tensor import unwrap
 
 ROOT = Path(__file__).parents[2]
 NO_CACHE = {"XLA_PERSISTENT_CACHE_PATH": "0"}
@@ -29,6 +31,7 @@ def test_every_variable_that_is_read_is_in_the_table():
             read.update(
                 re.findall(r"""(?:environ(?:\.get\(|\[)|environment\.value\(|_switch\()"(\w+)""", path.read_text())
             )
+    assert {value for name, value in vars(xla_env_vars).items() if name.isupper()} <= known
     # those of compilers and libraries, which are not this package's
     assert {name for name in read if name.startswith(("XLA_", "PT_XLA", "PJRT", "CPU_NUM"))} - known <= {"XLA_FLAGS"}
 
@@ -243,6 +246,16 @@ def test_metrics_are_appended_at_each_step(monkeypatch, tmp_path):
     first, second = re.findall(r"\[MetricsData; step=(\d+)\]", path.read_text())
     assert int(second) == int(first) + 1
     assert "Counter: xla::sin\n  Value: 2\n" in path.read_text().split("[MetricsData")[-1]
+
+
+@pytest.mark.parametrize("on", ["1", "0"])
+def test_buffers_that_die_are_given_to_xla(monkeypatch, on):
+    monkeypatch.setenv("XLA_ENABLE_PARAM_ALIASING", on)
+    weight = torch.rand(5, int(on) + 2).to("xla")
+    buffer = unwrap(weight).handle.value.array
+    weight += 1
+    lazy_runtime.sync()
+    assert buffer.is_deleted() is (on == "1")
 
 
 def test_steps_are_logged(monkeypatch, capsys):

@@ -73,6 +73,17 @@ def test_causes_around_compiled_functions(written):
     assert debug.syncs() == []
 
 
+def test_so_many_frames_are_shown(written, monkeypatch):
+    def inner(depth):
+        return inner(depth - 1) if depth else torch.rand(4).to("xla").sinh().sum().item()
+
+    monkeypatch.setenv("PT_XLA_DEBUG_MAX_FRAME", "3")
+    inner(5)
+    start = written.index("Python Frame Triggered Execution: ")
+    assert all(line.startswith("  inner (") for line in written[start + 1 : start + 4])
+    assert written[start + 4] == "  .........."
+
+
 def test_graphs_are_told_apart_by_their_hash():
     device = xla_devices.get()
     x = torch.rand(4).to("xla")
