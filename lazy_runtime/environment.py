@@ -245,9 +245,9 @@ TABLE = (
     ),
     _text(
         "XLA_METRICS_FILE",
-        "a file",
+        "a file, STDERR, STDOUT",
         "use",
-        "The metrics report is appended at each step (`sync`, `mark_step`).",
+        "The metrics report is appended there at each step (`sync`, `mark_step`).",
         "about a millisecond per step",
     ),
     _flag(

@@ -15,6 +15,7 @@ from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 
 from . import fx, origin, step
+from .writing import write
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch
@@ -55,6 +56,7 @@ class DeviceRun:
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
         self._updated = updated
+        self._written_specs: list[Any] = [output.spec for _, output in program.mutations]
         self._call = lower.nested_call(program.graph, program.lines, origin.scopes(program))
 
     @functools.cached_property
@@ -80,8 +82,7 @@ class DeviceRun:
         outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
         exchanged = [(number, self._tensor(output, arguments, handles, made)) for number, output in program.exchanges]
         if written:
-            for (number, output), handle in zip(program.mutations, written, strict=True):
-                _write(arguments[number], handle, output.spec)
+            write([arguments[number] for number, _ in program.mutations], written, self._written_specs)
         for number, tensor in exchanged:
             arguments[number].set_(tensor)
         arguments.clear()
@@ -212,22 +213,3 @@ def _positions(leaves: tuple[Any, ...]) -> list[int]:
     number = sum(isinstance(leaf, int) for leaf in leaves)
     argument, constant = iter(range(number)), iter(range(number, len(leaves)))
     return [next(argument if isinstance(leaf, int) else constant) for leaf in leaves]
-
-
-def _write(target: torch.Tensor, handle: Handle, spec: Any) -> None:
-    """What `target.copy_(value)` does under `no_grad`, without five microseconds of dispatch.
-
-    These are the steps that torch's functionalization takes at the end of any in-place operator: exchange the value,
-    tell the storage that all views share, and take the new value back through it.
-    """
-    if target.device.type != "xla":
-        target.copy_(transfer.to_host(make(handle, spec)))
-        return
-    _apply_pending_writes(target)
-    if not _torch._is_functional_tensor_base(target):
-        _torch.ops.lazy_runtime.reroot(target)
-    _torch._functionalize_replace(target, make(handle, _inner(target).spec))
-    _torch._functionalize_commit_update(target)
-    _apply_pending_writes(target)
-    if not target.is_inference():
-        torch.autograd.graph.increment_version(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 from .. import environment
 from . import metrics
@@ -14,10 +15,15 @@ def save_metrics(metrics_file: str | None = None) -> None:
     """Appends the metrics report to a file.
 
     Args:
-        metrics_file: `XLA_METRICS_FILE` by default; without it nothing happens.
+        metrics_file: `XLA_METRICS_FILE` by default; without it nothing happens. `STDERR` and `STDOUT` are no files.
     """
     if metrics_file is None:
         metrics_file = environment.value("XLA_METRICS_FILE")
-    if metrics_file is not None:
+    if metrics_file is None:
+        return
+    text = f"[MetricsData; step={next(_steps)}]\n{metrics.metrics_report()}\n"
+    if metrics_file in ("STDERR", "STDOUT"):
+        (sys.stderr if metrics_file == "STDERR" else sys.stdout).write(text)
+    else:
         with open(metrics_file, "a", encoding="utf-8") as file:
-            file.write(f"[MetricsData; step={next(_steps)}]\n{metrics.metrics_report()}\n")
+            file.write(text)

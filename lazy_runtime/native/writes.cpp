@@ -114,6 +114,41 @@ void reroot(const Tensor& tensor) {
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
 }
 
+// Whether a tensor shows all of its memory, and in its order.
+bool shows_all(const Tensor& tensor) {
+  const Tensor& root = memory_of(tensor)->base();
+  const Tensor& value = functional::unsafeGetFunctionalWrapper(tensor)->value();
+  return root.is_same(value) ||
+      (root.scalar_type() == value.scalar_type() && root.sizes() == value.sizes() &&
+       root.strides() == value.strides() && root.storage_offset() == value.storage_offset());
+}
+
+// How many hold the value of a tensor, besides its wrapper and the memory.
+int64_t other_holders(const Tensor& tensor) {
+  const Tensor& value = functional::unsafeGetFunctionalWrapper(tensor)->value();
+  return static_cast<int64_t>(value.use_count()) - (memory_of(tensor)->base().is_same(value) ? 2 : 1);
+}
+
+// For many tensors whose values are about to be exchanged: gives the values that nobody else sees, since no other tensor
+// shows the memory or has the value, and counts the write for autograd. Such a value may be changed where it is. Undefined
+// for the others.
+std::vector<Tensor> begin_writes(at::TensorList targets, int64_t usual_holders) {
+  std::vector<Tensor> values(targets.size());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const Tensor& target = targets[i];
+    if (!is_ours(target)) continue;
+    functional::sync(target);
+    if (target.storage().use_count() != 1 || !shows_all(target) || other_holders(target) != usual_holders) continue;
+    auto* wrapper = functional::unsafeGetFunctionalWrapper(target);
+    // A parameter is a view of the tensor that it was made of, which is gone.
+    const bool is_root = wrapper->isBaseTensor() && memory_of(target)->base().is_same(wrapper->value());
+    if (!is_root) wrapper->_unsafe_reset_storage();
+    values[i] = wrapper->value();
+    if (!target.is_inference()) torch::autograd::impl::bump_version(target);
+  }
+  return values;
+}
+
 // What torch says first of every operator that writes: not to a leaf that requires a gradient, nor to one of several
 // views that one operator has made.
 void check_inplace(const Tensor& tensor) {
@@ -436,6 +471,8 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
   library.def("check_inplace(Tensor self) -> ()");
+  library.def("begin_writes(Tensor[] targets, int usual_holders) -> Tensor[]");
+  library.def("other_holders(Tensor self) -> int");
   library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
@@ -443,6 +480,8 @@ TORCH_LIBRARY(lazy_runtime, library) {
     library.impl("memory_size", torch::dispatch(key, memory_size));
     library.impl("reroot", torch::dispatch(key, reroot));
     library.impl("check_inplace", torch::dispatch(key, check_inplace));
+    library.impl("begin_writes", torch::dispatch(key, begin_writes));
+    library.impl("other_holders", torch::dispatch(key, other_holders));
   }
 }
 

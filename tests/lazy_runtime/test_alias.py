@@ -84,3 +84,65 @@ def test_a_real_torch_xla_is_left_alone_unless_told_otherwise(fresh_process, tmp
 
 def test_nothing_is_aliased_unasked():
     assert "torch_xla" not in sys.modules
+
+
+# What PyTorch/XLA's users find where, with the first arguments' names.
+NAMES = """
+: device(index) devices() real_devices() device_count() sync(wait,reset_scope) step() compile(f) manual_seed(seed)
+.torch_xla: device(index) devices() real_devices() device_count() sync(wait,reset_scope) step()
+.torch_xla: compile(f,full_graph,name,max_different_graphs,custom_compile_options) manual_seed(seed,device)
+.core.xla_model: xla_device(n,devkind) get_xla_supported_devices(devkind,max_devices) xla_device_hw(device)
+.core.xla_model: xla_device_kind(device) xla_real_devices(devices) get_memory_info(device) wait_device_ops(devices)
+.core.xla_model: mark_step(wait,reset_scope) optimizer_step(optimizer,barrier,optimizer_args,groups,pin_layout)
+.core.xla_model: add_step_closure(closure,args,run_async) unlazy(tensors) is_master_ordinal(local)
+.core.xla_model: set_rng_state(seed,device) get_rng_state(device) save(data,file_or_path,master_only,global_master)
+.core.xla_model: get_stablehlo(tensors) get_stablehlo_bytecode(tensors) RateTracker(smooth_factor)
+.core.xla_model: master_print(args,fd,local,flush)
+.runtime: device_type() addressable_device_count() global_ordinal() local_ordinal() process_index() host_index()
+.runtime: world_size() process_count() local_process_count() local_device_count() global_device_count()
+.runtime: addressable_runtime_device_count() global_runtime_device_count() global_runtime_device_attributes()
+.runtime: runtime_device_attributes(device) set_device_type(pjrt_device) initialize_cache(path,readonly)
+.runtime: get_num_cached_compilation_graph() is_spmd() use_spmd(auto) is_bf16_supported()
+.experimental: eager_mode(enable) eager_mode_context(enable) is_eager_mode()
+.experimental.eager: eager_mode(enable) eager_mode_context(enable) is_eager_mode()
+.debug.metrics: metrics_report(counter_names,metric_names) short_metrics_report(counter_names,metric_names)
+.debug.metrics: counter_names() counter_value(name) metric_names() metric_data(name) executed_fallback_ops()
+.debug.metrics: clear_all() clear_counters() clear_metrics() prometheus_text() json_report()
+.debug.metrics_saver: save_metrics(metrics_file)
+.debug.graph_saver: save_tensors_graph(save_dir,name,tensors)
+.debug.profiler: start_trace(log_dir) stop_trace() Trace(name) StepTrace(name) start_server(port,only_on_master)
+.debug.profiler: trace(service_addr,logdir,duration_ms,num_tracing_attempts,host_tracer_level) trace_me(scope)
+.debug: recompiles() syncs() compilations() cache_lookups()
+._XLAC: _xla_metrics_report() _get_xla_tensors_text(tensors) _get_xla_tensors_hlo(tensors)
+._XLAC: _get_xla_tensors_dot(tensors)
+.distributed.parallel_loader: ParallelLoader(cpu_loader,devices,batchdim,batches_per_execution)
+.distributed.parallel_loader: MpDeviceLoader(loader,device)
+.distributed.data_parallel: ParallelLoader(cpu_loader,devices,batchdim,batches_per_execution)
+.utils.serialization: save(data,path,master_only,global_master) load(path)
+.utils.utils: SampleGenerator(data,sample_count) getenv_as(name,type,defval)
+.utils.dlpack: to_dlpack(xla_tensor) from_dlpack(ext_data)
+.utils.checkpoint: checkpoint(function)
+.amp: autocast(device,enabled,dtype,cache_enabled)
+.amp.syncfree: SGD(params) Adam(params) AdamW(params)
+.test.test_utils: print_training_update(device,step,loss,rate,global_rate,epoch,summary_writer)
+.test.test_utils: print_test_update(device,accuracy,epoch,step) get_summary_writer(logdir) now(format)
+.core.xla_env_vars: PJRT_DEVICE
+"""
+
+
+def test_names_and_arguments(fresh_process):
+    fresh_process(f"""
+        import importlib
+        import inspect
+        import re
+        import lazy_runtime
+        lazy_runtime.install_torch_xla_alias()
+        for line in {NAMES.strip().splitlines()}:
+            module, _, names = f"torch_xla{{line}}".partition(": ")
+            for name, arguments in re.findall(r"(\\w+)(?:\\(([^)]*)\\))?", names):
+                found = getattr(importlib.import_module(module), name)
+                if callable(found):
+                    expected = arguments.split(",") if arguments else []
+                    given = list(inspect.signature(found).parameters)[: len(expected)]
+                    assert given == expected, (module, name, given)
+    """)

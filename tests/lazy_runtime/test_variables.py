@@ -236,7 +236,7 @@ lazy_runtime.sync()
     assert "<module> (<string>:" in text
 
 
-def test_metrics_are_appended_at_each_step(monkeypatch, tmp_path):
+def test_metrics_are_appended_at_each_step(monkeypatch, tmp_path, capsys):
     path = tmp_path / "metrics.txt"
     monkeypatch.setenv("XLA_METRICS_FILE", str(path))
     x = torch.rand(4).to("xla")
@@ -246,6 +246,12 @@ def test_metrics_are_appended_at_each_step(monkeypatch, tmp_path):
     first, second = re.findall(r"\[MetricsData; step=(\d+)\]", path.read_text())
     assert int(second) == int(first) + 1
     assert "Counter: xla::sin\n  Value: 2\n" in path.read_text().split("[MetricsData")[-1]
+    for name in ("STDOUT", "STDERR"):
+        monkeypatch.setenv("XLA_METRICS_FILE", name)
+        lazy_runtime.sync()
+    printed = capsys.readouterr()
+    assert f"[MetricsData; step={int(second) + 1}]\n" in printed.out
+    assert f"[MetricsData; step={int(second) + 2}]\n" in printed.err
 
 
 @pytest.mark.parametrize("on", ["1", "0"])
