@@ -60,6 +60,7 @@ def compilation(found: Compilation, executable: Executable) -> None:
             f"Compiled program size: {_gigabytes(cost.code)}",
             f"Floating-point operations: {cost.flops:.4g}",
             f"Bytes accessed: {_gigabytes(cost.bytes_accessed)}",
+            f"Peak device memory: {_gigabytes(cost.peak)}",
         )
     output.write(_THIN_RULE, _RULE)
 

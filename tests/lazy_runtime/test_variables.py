@@ -343,6 +343,8 @@ def test_debug_level(fresh_process, tmp_path, level):
     assert all(line.startswith("pt-xla-profiler: ") for line in lines)
     lines = [line.removeprefix("pt-xla-profiler: ") for line in lines]
     assert lines.count("Compilation Analysis") == lines.count("Post Compilation Analysis") == 3
+    for what in ("Floating-point operations: ", "Bytes accessed: 0.", "Peak device memory: 0."):
+        assert sum(line.startswith(what) for line in lines) == 3
     assert lines.count("Execution Analysis") == (4 if level == 2 else 0)
     assert lines.count("  user torch_xla.sync") == (5 if level == 2 else 2)
     read = "  most likely user code trying to access tensor value before torch_xla.sync"
