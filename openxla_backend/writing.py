@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from lazy_runtime import transfer, xla_devices
-from lazy_runtime.ir import Handle, Value
+from lazy_runtime import transfer
+from lazy_runtime.ir import Handle
 from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import make, to_functional
+from lazy_runtime.tensor import make
 
 # the bare C functions: a training step writes to hundreds of tensors
 _torch: Any = torch
@@ -28,21 +27,16 @@ def write(targets: Sequence[torch.Tensor], handles: Sequence[Handle], specs: Seq
     Args:
         specs: what the values look like; on xla, targets keep their own look.
     """
-    alone = _torch.ops.lazy_runtime.begin_writes(targets, _usual_holders())
-    for target, inner, handle, spec in zip(targets, alone, handles, specs, strict=True):
-        if inner is not None:
-            inner.handle = handle
+    values, roots = _torch.ops.lazy_runtime.begin_writes(targets)
+    for target, value, root, handle, spec in zip(targets, values, roots, handles, specs, strict=True):
+        if value is not None:
+            value.handle = handle
+            if root is not None:
+                root.handle = handle
         elif target.device.type != "xla":
             target.copy_(transfer.to_host(make(handle, spec)))
         else:
             _through_views(target, handle)
-
-
-@functools.cache
-def _usual_holders() -> int:
-    """How many hold an inner tensor besides its wrapper: its Python object is one or none, by the version of torch."""
-    spec = TensorSpec.of(xla_devices.get(0), torch.float32, ())
-    return _torch.ops.lazy_runtime.other_holders(to_functional(make(Handle(Value(None, 0)), spec)))
 
 
 def _through_views(target: torch.Tensor, handle: Handle) -> None:

@@ -21,8 +21,10 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <typeinfo>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 // Python.h declares them; the symbols are those of the process.
@@ -114,39 +116,54 @@ void reroot(const Tensor& tensor) {
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
 }
 
-// Whether a tensor shows all of its memory, and in its order.
-bool shows_all(const Tensor& tensor) {
-  const Tensor& root = memory_of(tensor)->base();
-  const Tensor& value = functional::unsafeGetFunctionalWrapper(tensor)->value();
-  return root.is_same(value) ||
-      (root.scalar_type() == value.scalar_type() && root.sizes() == value.sizes() &&
-       root.strides() == value.strides() && root.storage_offset() == value.storage_offset());
+// How many references to an object there are, besides that of its Python object if it has one. Older versions of torch count
+// that one only while Python uses the object.
+template <typename T>
+size_t holders(const T* object, size_t use_count) {
+  const auto* slot = object->pyobj_slot();
+  if constexpr (requires { slot->load_pyobj(); }) {
+    if (slot->load_pyobj() != nullptr) --use_count;
+  }
+  return use_count;
 }
 
-// How many hold the value of a tensor, besides its wrapper and the memory.
-int64_t other_holders(const Tensor& tensor) {
-  const Tensor& value = functional::unsafeGetFunctionalWrapper(tensor)->value();
-  return static_cast<int64_t>(value.use_count()) - (memory_of(tensor)->base().is_same(value) ? 2 : 1);
+size_t holders(const Tensor& tensor) {
+  return holders(tensor.unsafeGetTensorImpl(), tensor.use_count());
 }
 
-// For many tensors whose values are about to be exchanged: gives the values that nobody else sees, since no other tensor
-// shows the memory or has the value, and counts the write for autograd. Such a value may be changed where it is. Undefined
-// for the others.
-std::vector<Tensor> begin_writes(at::TensorList targets, int64_t usual_holders) {
-  std::vector<Tensor> values(targets.size());
+// Whether no other tensor shows the memory of `tensor`, which shows all of it, and no other has its value.
+bool is_alone(const Tensor& tensor) {
+  const auto& storage = tensor.storage();
+  if (holders(storage.unsafeGetStorageImpl(), storage.use_count()) != 1) return false;
+  const auto* wrapper = functional::unsafeGetFunctionalWrapper(tensor);
+  // A parameter is what `detach` gave of the tensor that it was made of.
+  const auto& views = wrapper->view_metas();
+  const bool shows_all = std::all_of(views.begin(), views.end(), [](const auto& view) {
+    const auto& meta = *view;
+    const std::string_view name = typeid(meta).name();
+    return name.find("detach_ViewMeta") != name.npos || name.find("alias_ViewMeta") != name.npos;
+  });
+  if (!shows_all) return false;
+  const Tensor &value = wrapper->value(), &root = memory_of(tensor)->base();
+  return root.is_same(value) ? holders(value) == 2 : holders(value) == 1 && holders(root) == 1;
+}
+
+// For many tensors whose values are about to be exchanged: gives the value of each that is alone, and what its memory holds
+// if that is another tensor. Whoever writes may change the two where they are; the write is counted for autograd.
+// Undefined for the other tensors.
+std::tuple<std::vector<Tensor>, std::vector<Tensor>> begin_writes(at::TensorList targets) {
+  std::vector<Tensor> values(targets.size()), roots(targets.size());
   for (size_t i = 0; i < targets.size(); ++i) {
     const Tensor& target = targets[i];
     if (!is_ours(target)) continue;
     functional::sync(target);
-    if (target.storage().use_count() != 1 || !shows_all(target) || other_holders(target) != usual_holders) continue;
-    auto* wrapper = functional::unsafeGetFunctionalWrapper(target);
-    // A parameter is a view of the tensor that it was made of, which is gone.
-    const bool is_root = wrapper->isBaseTensor() && memory_of(target)->base().is_same(wrapper->value());
-    if (!is_root) wrapper->_unsafe_reset_storage();
-    values[i] = wrapper->value();
+    if (!is_alone(target)) continue;
+    const Tensor& root = memory_of(target)->base();
+    values[i] = functional::unsafeGetFunctionalWrapper(target)->value();
+    if (!root.is_same(values[i])) roots[i] = root;
     if (!target.is_inference()) torch::autograd::impl::bump_version(target);
   }
-  return values;
+  return {std::move(values), std::move(roots)};
 }
 
 // What torch says first of every operator that writes: not to a leaf that requires a gradient, nor to one of several
@@ -471,8 +488,7 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
   library.def("check_inplace(Tensor self) -> ()");
-  library.def("begin_writes(Tensor[] targets, int usual_holders) -> Tensor[]");
-  library.def("other_holders(Tensor self) -> int");
+  library.def("begin_writes(Tensor[] targets) -> (Tensor[], Tensor[])");
   library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
@@ -481,7 +497,6 @@ TORCH_LIBRARY(lazy_runtime, library) {
     library.impl("reroot", torch::dispatch(key, reroot));
     library.impl("check_inplace", torch::dispatch(key, check_inplace));
     library.impl("begin_writes", torch::dispatch(key, begin_writes));
-    library.impl("other_holders", torch::dispatch(key, other_holders));
   }
 }
 

@@ -20,7 +20,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def test_a_parameter_keeps_its_inner_tensor():
-    """The way that costs little; the first write makes it no view any more of the tensor that it was made of."""
+    """The way that costs little."""
     parameter, buffer = torch.nn.Parameter(numbers(2, 3)), numbers(4)
     inner = [id(unwrap(each)) for each in (parameter, buffer)]
     for value in (7.0, 9.0):
@@ -40,6 +40,7 @@ ALIASES = {
     "view": lambda x: x.view(-1),
     "part": lambda x: x.detach()[1:],
     "parameter": torch.nn.Parameter,
+    "storage": lambda x: torch.empty(0, device="xla").set_(x.untyped_storage(), 0, x.shape, x.stride()),
 }
 
 
@@ -71,6 +72,20 @@ def test_what_only_had_the_value_does_not(separate):
     assert sorted(other.flatten().tolist()) == expected
     write_to(other, value=3.0)
     assert x.tolist() == [[7.0] * 2] * 2
+
+
+def test_a_storage_that_python_holds():
+    x = torch.nn.Parameter(numbers(3))
+    storage = x.untyped_storage()
+    write_to(x)
+    assert torch.empty(0, device="xla").set_(storage).tolist() == [7.0] * 3
+
+
+def test_a_conjugate_of_what_is_gone():
+    x = torch.complex(numbers(3), numbers(3)).conj()
+    source = unwrap(torch.full((3,), 1 + 2j, device="xla"))
+    write([x], [source.handle], [source.spec])
+    assert x.tolist() == [1 + 2j] * 3
 
 
 def test_tensors_that_share_an_inner_one():
