@@ -16,6 +16,19 @@ import jax
 
 from .. import _api
 
+_tracer_marked_step = False
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Notes whether a `StepTrace` has ended the latest step, so that a device loader need not."""
+    global _tracer_marked_step
+    _tracer_marked_step = value
+
+
+def get_tracer_marked_step() -> bool:
+    """What `set_tracer_marked_step` has noted."""
+    return _tracer_marked_step
+
 
 def start_server(port: int, only_on_master: bool = True) -> object:
     """Starts the server that TensorBoard captures profiles from.
@@ -146,6 +159,7 @@ class StepTrace(Trace):
         try:
             if kind is None:
                 _api.sync()
+                set_tracer_marked_step(True)
         finally:
             super().__exit__(kind, error, traceback)
 

@@ -180,6 +180,7 @@ class PerDeviceLoader(Iterator):
         self._loader = loader
         self._device = device
         self._batches = loader.batches_per_execution  # given since the last sync: what was before is no part of a step
+        _take_mark()  # of a `StepTrace` that belongs to another loop
 
     def __len__(self) -> int:
         return self._loader.per_device_samples()
@@ -187,11 +188,11 @@ class PerDeviceLoader(Iterator):
     def __next__(self) -> Any:
         if self._batches >= self._loader.batches_per_execution:
             self._batches = 0
-            _api.sync()
+            self._end_step()
         item = self._loader.next_item(self._device)
         if item is None:
             if self._batches:
-                _api.sync()
+                self._end_step()
             self.close()
             raise StopIteration
         self._batches += 1
@@ -199,9 +200,25 @@ class PerDeviceLoader(Iterator):
 
     next = __next__
 
+    def _end_step(self) -> None:
+        """Executes what is pending, unless the end of a `StepTrace` has just done so: a step has one end."""
+        from .. import xla_devices
+
+        if not _take_mark() or any(device.pending for device in xla_devices.devices()):
+            _api.sync()
+
     def close(self) -> None:
         """Ends the threads."""
         self._loader.close()
+
+
+def _take_mark() -> bool:
+    """Whether a `StepTrace` has ended since this was last called."""
+    from ..debug import profiler  # jax's, which is slow to import
+
+    marked = profiler.get_tracer_marked_step()
+    profiler.set_tracer_marked_step(False)
+    return marked
 
 
 class MpDeviceLoader:

@@ -12,6 +12,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime import metrics
+from lazy_runtime.debug import profiler
 from lazy_runtime.distributed.data_parallel import ParallelLoader as OldName
 from lazy_runtime.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 from lazy_runtime.utils.utils import SampleGenerator
@@ -46,6 +47,24 @@ def test_a_step_ends_after_so_many_batches(per_execution, executions):
     assert metrics.value("ExecuteComputation") == executions
     assert total.tolist() == [10, 10]
     assert metrics.value("ExecuteComputation") == executions
+
+
+def test_a_traced_step_ends_once():
+    total = torch.zeros(2, device="xla")
+    with profiler.StepTrace("elsewhere"):
+        pass
+    lazy_runtime.sync()
+    metrics.clear()
+    for x, _ in MpDeviceLoader(batches(3), "xla"):
+        with profiler.StepTrace("step"):
+            total = total + x
+    assert (metrics.value("MarkStep"), metrics.value("ExecuteComputation")) == (1 + 3, 3)
+    for x, _ in MpDeviceLoader(batches(3), "xla"):
+        with profiler.StepTrace("step"):
+            total = total + x
+        total = total * 2  # what comes after it is executed too
+    assert metrics.value("ExecuteComputation") == 3 + 6
+    assert total[0].item() == (((3 + 0) * 2 + 1) * 2 + 2) * 2
 
 
 def test_what_was_pending_before_is_no_part_of_the_first_step():
