@@ -2,7 +2,7 @@
 
 To the user `type(x)` is `torch.Tensor`; it is torch's C++ `FunctionalTensorWrapper`, which turns views and in-place
 operators into pure ones, around one of these. The wrapper swaps its inner tensor when it is written to, so an XLATensor
-is immutable, unless nobody else holds it (`openxla_backend/writing.py`).
+is immutable, unless nobody else holds it (`lazy_runtime/writing.py`).
 """
 
 # Torch's functionalization has no public names.

@@ -13,9 +13,9 @@ import torch
 from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, transfer
 from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
+from lazy_runtime.writing import write
 
 from . import fx, origin, step
-from .writing import write
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch

@@ -1,4 +1,4 @@
-"""Gives the arguments that a graph writes to their new values."""
+"""Gives tensors that a graph or an operator has written to their new values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from lazy_runtime import transfer
-from lazy_runtime.ir import Handle
-from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import make
+from . import transfer
+from .ir import Handle
+from .spec import TensorSpec
+from .tensor import make
 
 # the bare C functions: a training step writes to hundreds of tensors
 _torch: Any = torch

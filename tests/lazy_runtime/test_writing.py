@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.tensor import unwrap
-from openxla_backend.writing import write
+from lazy_runtime.writing import write
 
 
 def write_to(*targets: torch.Tensor, value: float = 7.0) -> None:
