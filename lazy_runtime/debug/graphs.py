@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from .. import lines
-from ..ir import Node
+from ..ir import Graph, Nested, Node
 from ..spec import TensorSpec
 from .arguments import PRECISION, parts, shown
 
@@ -141,10 +141,13 @@ class _Item(NamedTuple):
     roots: list[int]
 
 
+_Place = dict[int, tuple[int, int]]  # slot of a graph → (item, result)
+
+
 def _items(numbered: Numbered) -> list[_Item]:
     graph = numbered.graph
-    place: dict[int, tuple[int, int]] = {}  # slot → (item, result)
-    items = []
+    place: _Place = {}
+    items: list[_Item] = []
     for number, (spec, value) in enumerate(zip(graph.leaves, numbered.leaves, strict=True)):
         place[-1 - number] = len(items), 0
         attributes = [f"device={_device(spec)}"]
@@ -152,20 +155,43 @@ def _items(numbered: Numbered) -> list[_Item]:
         if line is not None:
             attributes.append(f"location={line.function}@{line}")
         items.append(_Item([_shape(spec)], "xla::device_data", [], attributes, []))
-    slot = 0
-    operands = iter(graph.operands)
-    for node in numbered.nodes:
-        call = node.call
-        for result in range(len(call.outputs)):
-            place[slot + result] = len(items), result
-        slot += len(call.outputs)
-        inputs = [place[next(operands)] for _ in call.inputs]
-        attributes = _attributes(node)
-        shapes = [_shape(spec) for spec in call.outputs if spec is not None]
-        items.append(_Item(shapes, call.name, inputs, attributes + _location(node), []))
+    _add_operators(items, graph, numbered.nodes, place)
     for root, output in enumerate(graph.outputs):
         items[place[output][0]].roots.append(root)
     return items
+
+
+def _add_operators(items: list[_Item], graph: Graph, nodes: Iterable[Node], place: _Place) -> None:
+    """Adds the operators of a graph, and those of the graphs that are calls of it.
+
+    Args:
+        place: has the leaves, and is given all other slots.
+    """
+    slot = 0
+    operands = iter(graph.operands)
+    for node in nodes:
+        call = node.call
+        inputs = [place[next(operands)] for _ in call.inputs]
+        if call.nested is None:
+            results = [(len(items), result) for result in range(len(call.outputs))]
+            shapes = [_shape(spec) for spec in call.outputs if spec is not None]
+            items.append(_Item(shapes, call.name, inputs, _attributes(node) + _location(node), []))
+        else:
+            inner = {-1 - number: source for number, source in enumerate(inputs)}
+            _add_operators(items, call.nested.graph, _inner_nodes(node, call.nested), inner)
+            results = [inner[output] for output in call.nested.graph.outputs]
+        place.update(enumerate(results, slot))
+        slot += len(results)
+
+
+def _inner_nodes(node: Node, nested: Nested) -> Iterator[Node]:
+    """The operators of a call that is a graph, as if they had been recorded one by one, where it was called."""
+    ints = iter(node.ints)
+    for number, call in enumerate(nested.graph.calls):
+        inner = Node(call, (), (), [next(ints) for _ in range(call.ints)])
+        inner.line = nested.lines.get(number, "") or getattr(node, "line", "")
+        inner.stack = getattr(node, "stack", [])
+        yield inner
 
 
 def _device(spec: TensorSpec) -> str:

@@ -184,6 +184,8 @@ def test_a_step_of_compiled_parts_is_one_region():
         optimizer.step()
         optimizer.zero_grad()
     assert math.isfinite(loss.item())
+    # addmm and its backward's matrix product and sum, square, mean, SGD's, ...: not the two graphs alone
+    assert all(found.operators > 8 for found in debug.compilations() if found.region == debug.recompiles()[0].region)
     shapes = [found for found in debug.recompiles() if found.cause == "input_shape"]
     assert len(shapes) == 1
     assert "was f32[6,8], is f32[4,8]" in shapes[0].reason

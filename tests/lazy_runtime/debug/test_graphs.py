@@ -41,6 +41,21 @@ def test_only_what_the_tensors_wait_for_is_shown():
     assert other.shape == (4,)
 
 
+def test_compiled_calls_are_shown_as_their_operators():
+    weight = torch.rand(4, 4).to("xla").requires_grad_()
+    compiled = torch.compile(lambda x, w: torch.dropout(x @ w, 0.5, True).tanh(), backend="openxla")
+    loss = compiled(torch.rand(2, 4).to("xla"), weight).sum()
+    loss.backward()
+    text = graphs.text([loss, weight.grad])
+    (tanh,) = re.findall(r"%(\d+) = f32\[2,4\]\{1,0\} aten::tanh\(", text)
+    assert re.search(rf"aten::sum\(%{tanh}\), ROOT=0", text)
+    assert re.search(rf"aten::tanh_backward\(%\d+, %{tanh}\)", text)
+    assert text.count(" aten::mm(") == 2
+    assert re.search(r"seed=-?\d+", text)
+    assert text.rstrip().endswith("ROOT=1\n}")
+    lazy_runtime.sync()
+
+
 _STATEMENT = re.compile(r'  node\d+( -> node\d+)?( \[label="(?:[^"\\]|\\.)*"\])?')  # of the dot language
 
 
