@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from . import checks, disk_cache, dtypes, lower, metrics
+from .debug import output, reports
 from .ir import Graph
 
+_REPORTS_EXECUTIONS = output.level() >= 2
 _NO_LINES: Mapping[int, str] = {}
 
 
@@ -79,6 +81,8 @@ class Executable:
         self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
     ) -> tuple[list[Any], checks.Execution | None]:
         """Like a call, but the caller looks after the execution."""
+        if _REPORTS_EXECUTIONS:
+            reports.execution(self.graph)
         began = time.perf_counter_ns()
         results = self._run(leaves, floats, ints)
         flag = results.pop() if self.checks else None

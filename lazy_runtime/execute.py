@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from . import checks, compiler, config, deferred_views, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
-from .debug import compiling, graph_saver, graphs, output, reports
+from .debug import compiling, graph_saver, graphs
 from .ir import Node, Value
 from .unseen import unseen
 from .xla_devices import Device
@@ -24,7 +24,6 @@ _SYNC_WAITS = config.sync_waits()
 _ONE_BY_ONE = {reading: config.op_by_op(reading) for reading in (False, True)}
 _SAVES_GRAPHS = graph_saver.is_on()
 _NAMES_LINES = config.hlo_debug()
-_REPORTS_EXECUTIONS = output.level() >= 2
 
 #: Called with what is about to cut the pending graph in two (a read, a sync): `experimental.compiling` raises from it
 #: where a graph must stay whole.
@@ -167,8 +166,6 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     new = executable.is_new
     if new:
         compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))
-    if _REPORTS_EXECUTIONS:
-        reports.execution(graph)
     users = {number: nodes[number].line for number in executable.fallible}
     began = time.perf_counter_ns()
     try:

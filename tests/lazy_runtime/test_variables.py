@@ -363,6 +363,21 @@ def test_debug_level(fresh_process, tmp_path, level):
     assert sum(line.startswith("unplanned sync at <string>:") for line in lines) == 2
 
 
+def test_executions_of_compiled_functions_are_reported(fresh_process, tmp_path):
+    path = tmp_path / "report.txt"
+    code = """
+compiled = torch.compile(torch.cos, backend="openxla")
+for x in (torch.rand(4), torch.rand(4).to("xla")):
+    compiled(x)
+    compiled(x)
+"""
+    fresh_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
+    text = path.read_text().replace("pt-xla-profiler: ", "")
+    assert text.count("Compilation Cause\n  dynamo is compiling a FX graph to HLO\n") == 2
+    assert text.count("Execution Cause\n  dynamo is executing a compiled program\n") == 4
+    assert "<string>" in text
+
+
 def test_what_happens_too_often_is_said_at_exit(fresh_process, tmp_path):
     path = tmp_path / "report.txt"
     code = """
