@@ -12,7 +12,20 @@ from typing import Any
 import jax
 import torch
 
-from . import autocast, composites, dispatch, dtypes, errors, execute, memory, native, storage, transfer, views
+from . import (
+    autocast,
+    composites,
+    dispatch,
+    dtypes,
+    errors,
+    execute,
+    fused_optimizers,
+    memory,
+    native,
+    storage,
+    transfer,
+    views,
+)
 from . import data_dependent as data_dependent  # for their handlers
 from . import fallback as fallback
 from . import grad_scaler as grad_scaler
@@ -64,6 +77,7 @@ def register() -> None:
     views.register(_library)
     memory.register(_library)
     composites.register(_library)
+    fused_optimizers.register(_library)
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
