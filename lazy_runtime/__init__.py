@@ -15,9 +15,6 @@ Importing this package imports neither jax nor the operators: `import torch` fin
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from ._api import (
     compile,
     device,
@@ -29,6 +26,7 @@ from ._api import (
     step,
     sync,
 )
+from ._on_demand import submodules
 from ._version import __version__
 
 __all__ = [
@@ -44,26 +42,17 @@ __all__ = [
     "sync",
 ]
 
-#: Modules that are imported when they are first asked for: `torch_xla.experimental.eager_mode(True)` needs no more than
-#: `import torch_xla`.
-_LAZY = frozenset(
-    (
-        "_XLAC",
-        "amp",
-        "backends",
-        "core",
-        "debug",
-        "distributed",
-        "experimental",
-        "runtime",
-        "test",
-        "torch_xla",
-        "utils",
-    )
+__getattr__ = submodules(
+    __name__,
+    "_XLAC",
+    "amp",
+    "backends",
+    "core",
+    "debug",
+    "distributed",
+    "experimental",
+    "runtime",
+    "test",
+    "torch_xla",
+    "utils",
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

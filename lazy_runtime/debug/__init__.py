@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._on_demand import submodules
+
 if TYPE_CHECKING:
     from ..disk_cache import Lookup
     from .compiling import Compilation
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from .waiting import Wait
 
 __all__ = ["cache_lookups", "compilations", "recompiles", "syncs"]
+
+__getattr__ = submodules(__name__, "graph_saver", "metrics", "metrics_saver", "profiler")
 
 
 def recompiles() -> list[Recompilation]:

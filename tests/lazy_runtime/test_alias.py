@@ -86,7 +86,7 @@ def test_nothing_is_aliased_unasked():
     assert "torch_xla" not in sys.modules
 
 
-# What PyTorch/XLA's users find where, with the first arguments' names.
+# What PyTorch/XLA's users find where after `import torch_xla`, with the first arguments' names.
 NAMES = """
 : device(index) devices() real_devices() device_count() sync(wait,reset_scope) step() compile(f) manual_seed(seed)
 .torch_xla: device(index) devices() real_devices() device_count() sync(wait,reset_scope) step()
@@ -134,13 +134,16 @@ def test_names_and_arguments(fresh_process):
     fresh_process(f"""
         import importlib
         import inspect
+        import operator
         import re
         import lazy_runtime
         lazy_runtime.install_torch_xla_alias()
+        import torch_xla
         for line in {NAMES.strip().splitlines()}:
             module, _, names = f"torch_xla{{line}}".partition(": ")
             for name, arguments in re.findall(r"(\\w+)(?:\\(([^)]*)\\))?", names):
-                found = getattr(importlib.import_module(module), name)
+                found = operator.attrgetter(f"{{module}}.{{name}}"[len("torch_xla."):])(torch_xla)
+                assert found is getattr(importlib.import_module(module), name)
                 if callable(found):
                     expected = arguments.split(",") if arguments else []
                     given = list(inspect.signature(found).parameters)[: len(expected)]
