@@ -142,13 +142,15 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if options:
         found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
         raise TypeError(f"backend='openxla' takes no options and no mode, got {found}: leave them out of torch.compile")
+    # with `torch._dynamo.config.trace_autograd_ops` a graph without gradients may hold a backward pass: it is of a step
+    differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
     with _no_garbage_collection():
         compiled = aot_autograd(
             fw_compiler=_compile_forward,
             bw_compiler=_compile_backward,
             # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
             partition_fn=_partition,
-            inference_compiler=_compile_inference,
+            inference_compiler=_compile_forward if differentiates else _compile_inference,
             decompositions={},
             keep_inference_input_mutations=True,
         )(gm, examples)

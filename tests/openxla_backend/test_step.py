@@ -240,3 +240,33 @@ def test_two_models_with_two_optimizers():
             history += [judged.item(), made_up.item()]
         histories.append(history)
     torch.testing.assert_close(histories[1], histories[0])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_backward_pass_that_dynamo_traces(optimizer, monkeypatch):
+    """Forward and backward pass are one graph, and no autograd's; the step is one execution all the same."""
+    eager, trainer = Trainer(None, optimizer), Trainer(None, optimizer)
+    trainer.device = "xla"
+    trainer.model.to("xla")
+    trainer.optimizer = OPTIMIZERS[optimizer](trainer.model.parameters())
+    passes = []
+    run = torch.autograd.graph._engine_run_backward
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(trainer.model(x), y)
+        loss.backward()
+        loss = loss.detach()  # else Dynamo leaves the backward pass to autograd
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+        return loss
+
+    trainer.step = torch.compile(step, backend="openxla")
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *a, **k: passes.append(1) or run(*a, **k))
+    for number, (x, y) in enumerate(batches()):
+        passes.clear()
+        with counting(*WORK) as counts, torch._dynamo.config.patch(trace_autograd_ops=True):
+            loss = trainer(x, y)
+        assert number < 2 or (counts, passes) == (ONE, [])
+        torch.testing.assert_close(loss.item(), eager(x, y).item(), rtol=1e-12, atol=0.0)
+    for name, value in eager.model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name].cpu(), value)
