@@ -1,4 +1,4 @@
-"""Command line: `python -m benchmarks run|verify|table|coldstart|eager|memory|hosttime`."""
+"""Command line: `python -m benchmarks run|verify|table|coldstart|eager|memory|hosttime|steptime`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from . import models, report
+from . import models, report, steptime
 from .modes import MODES, TESTS
 from .worker import Request
 
@@ -32,6 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(report.machine(environment.collect()))
         print(f"\n{hosttime.table(hosttime.host_times(options.repeat), hosttime.add_time())}")
+        return 0
+    if options.command == "steptime":
+        from . import environment
+
+        print(report.machine(environment.collect()))
+        print(f"\n{steptime.table(options.repeat, options.cases)}")
         return 0
     if options.command == "memory":
         from . import environment, memory
@@ -157,6 +163,15 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
     host.add_argument("--repeat", type=_positive, default=100, metavar="N", help="bursts of calls (default 100)")
+    step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
+    step.add_argument("--repeat", type=_positive, default=100, metavar="N", help="steps of each form (default 100)")
+    step.add_argument(
+        "--cases",
+        type=_names("case", steptime.CASES),
+        default=list(steptime.CASES),
+        metavar="A,B",
+        help=_all(steptime.CASES),
+    )
     eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
     eager_models = ("decoder-only", "resnet50")
     eager.add_argument(
