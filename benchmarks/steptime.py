@@ -88,19 +88,24 @@ class Step:
         self.model = case.model().to("xla")
         self.inputs = [tensor.to("xla") for tensor in case.inputs()]
         self.optimizer = case.optimizer(self.model.parameters())
-        self.call: Callable[..., torch.Tensor] = self._step
-        if form.startswith("openxla_step"):
-            self.call = torch.compile(self._step, backend="openxla")
-        elif form == "compile":
-            self.call = lazy_runtime.compile(self._step)
+        self.call = self._compile()
 
-    def _step(self, *inputs: torch.Tensor) -> torch.Tensor:
-        loss = self.model(*inputs).square().mean()
-        loss.backward()
-        loss = loss.detach()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
+    def _compile(self) -> Callable[..., torch.Tensor]:
+        """The step as it is called."""
+
+        def step(*inputs: torch.Tensor) -> torch.Tensor:
+            loss = self.model(*inputs).square().mean()
+            loss.backward()
+            loss = loss.detach()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return loss
+
+        # Dynamo keeps what it has compiled with the code, and would go through the other forms' to find this one's
+        step.__code__ = step.__code__.replace()
+        if self.form.startswith("openxla_step"):
+            return torch.compile(step, backend="openxla")
+        return lazy_runtime.compile(step) if self.form == "compile" else step
 
     def run(self) -> float:
         """One step that is waited for; the milliseconds until control returned."""
