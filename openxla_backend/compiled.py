@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from lazy_runtime import compiler, config, xla_devices
 from lazy_runtime.debug import compiling
+from lazy_runtime.experimental import compiling as regions
 
 from . import fx, origin
 from .device import DeviceRun
@@ -98,7 +99,8 @@ class CompiledGraph:
             if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
         run = DeviceRun(program, lambda: self._executable(program, None), frozenset(elsewhere), self._updated)
-        if self._updated is None and not device.deferred:  # else it may be a part of the training step that it is in
+        # else it may be a part of the program that it is in
+        if self._updated is None and not device.deferred and not regions.is_tracing():
             run.prepare()
         return run
 

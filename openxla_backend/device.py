@@ -11,6 +11,7 @@ import jax
 import torch
 
 from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, transfer
+from lazy_runtime.experimental import compiling
 from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 from lazy_runtime.writing import write
@@ -93,6 +94,8 @@ class DeviceRun:
         device = self._device
         if execute.eager:
             return False
+        if compiling.is_tracing():  # all that a region of `lazy_runtime.compile` does is one program
+            return True
         if self._updated is None:  # an optimizer that is compiled too belongs to the step, an evaluation does not
             return device.deferred and any(_is_pending(arguments[number]) for number in self._arguments)
         if device.deferred and any(_is_pending(arguments[number]) for number in self._updated):

@@ -270,3 +270,56 @@ def test_a_backward_pass_that_dynamo_traces(optimizer, monkeypatch):
         torch.testing.assert_close(loss.item(), eager(x, y).item(), rtol=1e-12, atol=0.0)
     for name, value in eager.model.state_dict().items():
         torch.testing.assert_close(trainer.model.state_dict()[name].cpu(), value)
+
+
+# ---- within regions of lazy_runtime.compile
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_compiled_step_in_a_region(optimizer):
+    """The region's promises, and Dynamo's guards in place of recording."""
+    eager, trainer = Trainer(None, optimizer), Trainer("step", optimizer)
+    trainer.step = lazy_runtime.compile(trainer.step, full_graph=True)
+    for number, (x, y) in enumerate(batches()):
+        with counting(*WORK, "aten::convolution") as counts:
+            loss = trainer(x, y)
+        assert counts["ExecuteComputation"] == 1
+        assert number not in (2, 3) or counts == {**ONE, "aten::convolution": 0}
+        assert number < 4 or counts["UncachedCompile"] == 1
+        torch.testing.assert_close(loss.item(), eager(x, y).item(), rtol=1e-12, atol=0.0)
+        if number == 3:  # what the step depends on changes
+            for trained in (eager, trainer):
+                trained.model[4].weight.requires_grad_(False)
+                trained.model[4].weight.grad = None
+
+
+def test_compiled_calls_in_a_region_are_one_program():
+    double, scale = (torch.compile(f, backend="openxla") for f in (lambda x: x * 2 + 1, lambda x: x.sin() * 3))
+
+    @lazy_runtime.compile
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return scale(double(x) - 1).cos() + double(x)
+
+    x = torch.linspace(0, 1, 5, device="xla")
+    for number in range(3):
+        lazy_runtime.sync()
+        with counting(*WORK) as counts:
+            result = both(x)
+        assert number == 0 or counts == ONE
+        assert counts["ExecuteComputation"] == 1
+        y = x.cpu()
+        torch.testing.assert_close(result.cpu(), ((y * 2).sin() * 3).cos() + y * 2 + 1)
+
+
+def test_a_read_between_compiled_calls_of_a_full_graph_is_refused():
+    double = torch.compile(lambda x: x * 2 + 1, backend="openxla")
+
+    @lazy_runtime.compile(full_graph=True)
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        y = double(x)
+        return y if y.sum().item() > 0 else -y
+
+    with pytest.raises(
+        RuntimeError, match=r"reads is compiled with full_graph=True and a value is read at .*test_step"
+    ):
+        reads(torch.ones(3, device="xla"))
