@@ -11,6 +11,7 @@
 // One boxed kernel for autograd's key serves them all and calls autograd's own.
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_propagate_xla_data.h>
@@ -23,6 +24,7 @@
 #include <string_view>
 #include <tuple>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -103,10 +105,11 @@ Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
 
 // Makes a tensor a view of its root, by its strides alone, if a write could not go back through its views: torch's inverse
 // of `unfold` forgets what no window shows, that of `expand` adds a difference to what is there, and that of `view` with
-// another dtype needs the strides of the view, which an operator's result may not have.
-void reroot(const Tensor& tensor) {
+// another dtype needs the strides of the view, which an operator's result may not have. So does that of `view` if a
+// transposition has followed, where the operator's result is known to have other strides than its target.
+void reroot_if(const Tensor& tensor, bool other_strides) {
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
-  const bool needed = std::any_of(views.begin(), views.end(), [](const auto& view) {
+  const bool needed = (other_strides && !views.empty() && !tensor.is_contiguous()) || std::any_of(views.begin(), views.end(), [](const auto& view) {
     const auto& meta = *view;
     const std::string_view name = typeid(meta).name();
     return name.find("unfold_ViewMeta") != name.npos || name.find("expand_ViewMeta") != name.npos ||
@@ -114,6 +117,10 @@ void reroot(const Tensor& tensor) {
   });
   if (!needed) return;
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
+}
+
+void reroot(const Tensor& tensor) {
+  reroot_if(tensor, false);
 }
 
 // How many references to an object there are, besides that of its Python object if it has one. Older versions of torch count
@@ -180,9 +187,9 @@ struct Target {
   Tensor value;  // what the tensor showed
   Tensor root;   // what all of the memory held
 
-  explicit Target(const Tensor& written) : tensor(written) {
+  Target(const Tensor& written, bool other_strides) : tensor(written) {
     functional::sync(tensor);
-    reroot(tensor);
+    reroot_if(tensor, other_strides);
     memory = memory_of(tensor);
     generation = memory->generation();
     value = functional::from_functional_tensor(tensor);
@@ -401,6 +408,63 @@ void refuse_cast(const c10::OperatorHandle& op, const Tensor& out, const std::ve
   }
 }
 
+// `aten::mul.Tensor` of `aten::mul_.Tensor`, for the operators of optimizers.
+std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "div", "lerp", "mul", "sub"};
+  thread_local std::unordered_map<std::string, std::optional<c10::OperatorHandle>> known;
+  const c10::OperatorName& name = op.operator_name();
+  if (name.name.back() != '_' || names.count(stem(op)) == 0) return std::nullopt;
+  const auto [found, is_new] = known.try_emplace(toString(name));
+  if (is_new) {
+    const std::string stripped = name.name.substr(0, name.name.size() - 1);
+    found->second = c10::Dispatcher::singleton().findSchema({stripped, name.overload_name});
+  }
+  return found->second;
+}
+
+// Whether nothing can be wrong with an elementwise operator in place: all tensors are xla's and of one dtype, that of any
+// number fits it, and they broadcast to the target's sizes.
+bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
+  static const std::unordered_set<std::string_view> of_integers = {"add", "mul", "sub"};
+  const at::ScalarType dtype = target.scalar_type();
+  const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/false);
+  if (dtype == at::kBool || (is_integral && of_integers.count(stem(op)) == 0)) return false;
+  return std::all_of(values.begin(), values.end(), [&](const c10::IValue& value) {
+    if (value.isInt() || (value.isDouble() && !is_integral)) return true;
+    if (!value.isTensor() || !value.toTensor().defined()) return false;
+    const Tensor& tensor = value.toTensor();
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {  // `x.mul_(2)`
+      return tensor.scalar_type() == at::kLong || (tensor.scalar_type() == at::kDouble && !is_integral);
+    }
+    return is_ours(tensor) && tensor.scalar_type() == dtype && tensor.device() == target.device() &&
+        !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !torch::autograd::isFwGradDefined(tensor) &&
+        at::is_expandable_to(tensor.sizes(), target.sizes());
+  });
+}
+
+// What functionalization does of an operator in place, but for its run on meta tensors, whose kernels are Python for
+// `lerp_`, `addcmul_` and `addcdiv_` and take longer than all the rest (torch 2.13).
+void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values, torch::jit::Stack* stack) {
+  torch::jit::Stack inner = values;
+  for (c10::IValue& value : inner) {
+    if (!value.isTensor() || !is_ours(value.toTensor())) continue;
+    functional::sync(value.toTensor());
+    value = functional::from_functional_tensor(value.toTensor());
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  {
+    at::AutoDispatchSkipFunctionalize skip;
+    pure.callBoxed(&inner);
+  }
+  const Tensor& target = values[0].toTensor();
+  functional::replace_(target, inner.back().toTensor());
+  functional::commit_update(target);
+  functional::sync(target);
+  if (!target.is_inference()) torch::autograd::impl::bump_version(target);
+  torch::jit::drop(*stack, values.size());
+  stack->emplace_back(target);
+}
+
 void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::vector<c10::IValue> values = torch::jit::last(*stack, arguments.size()).vec();
@@ -428,16 +492,20 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const bool only_looks = op.hasTag(at::Tag::inplace_view);
   const bool fills = name == "aten::fill_" || name == "aten::zero_";
   const bool takes_same_place = !reads_elsewhere(op);
+  const bool subtracts = stem(op) == "sub";
+  const bool other_strides = name == "aten::cumsum_" || name == "aten::cumprod_";
   const bool requires_grad = at::GradMode::is_enabled() &&
       std::any_of(operands.begin(), operands.end(), [](const Operand& x) { return x.tensor.requires_grad(); });
+  const bool by_autograd = !in_place && requires_grad;  // it takes no `out=` of operands with gradients
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;
+    if (subtracts) refuse_dtypes(op, operands[number].tensor, values);  // torch says this before the next
     refuse_overlap(operands[number], operands, fills, takes_same_place);
-    refuse_dtypes(op, operands[number].tensor, values);
+    if (!subtracts && !by_autograd) refuse_dtypes(op, operands[number].tensor, values);
     if (operands[number].place == 0) refuse_list_dtypes(op, operands[number].tensor, values);
-    if (!in_place) refuse_cast(op, operands[number].tensor, operands, values);
-    targets.emplace_back(operands[number].tensor);
+    if (!in_place && !by_autograd) refuse_cast(op, operands[number].tensor, operands, values);
+    targets.emplace_back(operands[number].tensor, other_strides);
   }
   const bool to_expanded = fills && targets.size() == 1 && is_expanded(targets[0].tensor);
   Tensor left;
@@ -446,13 +514,17 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::AutoDispatchBelowADInplaceOrView below;
     targets[0].tensor.set_data(narrowed(left));
   }
+  const auto pure = requires_grad ? std::nullopt : pure_form(op);
   try {
-    op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
+    if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
+      write_plainly(*pure, values, stack);
+    } else {
+      op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
+    }
   } catch (...) {
     PythonError error;
     if (to_expanded) targets[0].tensor.set_data(left);
     for (const Target& target : targets) target.undo();
-    const bool by_autograd = !in_place && requires_grad;  // it takes no `out=` of operands with gradients
     if (!written.empty() && !by_autograd) raise_as_on_cpu(op, values);
     error.restore();
     throw;

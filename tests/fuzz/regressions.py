@@ -184,4 +184,25 @@ t3 = t2.narrow(2, 0, 1)
 t3[t3 > 1] = 2.5
 ---
 """,
+    "out= of an operand with a gradient is refused before its dtype is": """
+t0 = values((1,), bool)
+t1 = values((1,), float32).requires_grad_()
+---
+t2 = t0.detach()
+t3 = t1.flip(0)
+torch.add(t3, 1, out=t2[...])
+---
+""",
+    "bools to subtract are refused before memory that overlaps": """
+t0 = values((4,), bool)
+t0[None, :].sub_(t0)
+""",
+    "a result with other strides than the transposed view that it was written to": """
+t0 = values((4,), float32)
+t1 = t0.reshape((1, 2, 2))
+---
+t1.transpose_(-1, 0)
+t1.cumsum_(0)
+---
+""",
 }

@@ -162,6 +162,8 @@ def _assigned(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.
     other, sources = s.operand(part)
     if s.is_undefined(part, sources):
         return None
+    if not (x.is_floating_point() or x.is_complex()) and any(y.requires_grad for y in sources):
+        return None  # where no element is written the CPU leaves integers that require a gradient
     return f"{target}{index} {s.one_of(['=', '=', '+=', '*='])} {other}", sources
 
 
@@ -260,6 +262,15 @@ def _resize(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     return f"{name}.resize_({shape}).fill_(1)"  # torch leaves open what the new elements hold
 
 
+def _requires_grad(s: Sketch, name: str, x: torch.Tensor) -> str | None:
+    """Not off under views that were made while it was on: torch has them made again from a base that needs no gradient,
+    and where a device has no strides of its own it asserts that there is one (torch/csrc/autograd/variable.cpp)."""
+    wanted = s.one_of([True, False])
+    if not wanted and torch._C._storage_Use_Count(x.untyped_storage()._cdata) > 2:
+        return None
+    return f"{name}.requires_grad_({wanted})"
+
+
 def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """`x.data = y`; not with an alias of itself, of which AOTAutograd makes no sense where tensors are functional ones
     (torch 2.13, its `aot_eager` too): it refuses, or loses `requires_grad`."""
@@ -278,5 +289,5 @@ METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.set_({s.pick()[0]})",
     _resize,
     lambda s, name, x: f"{name}.detach_()",
-    lambda s, name, x: f"{name}.requires_grad_({s.one_of([True, False])})",
+    _requires_grad,
 ]
