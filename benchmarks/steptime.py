@@ -27,6 +27,7 @@ FORMS = {
     "openxla_step": "torch.compile(step)",
     "openxla_step, backward traced": "torch.compile(step), trace_autograd_ops",
     "compile": "lazy_runtime.compile(step)",
+    "openxla_step in compile, backward traced": "lazy_runtime.compile(torch.compile(step)), trace_autograd_ops",
 }
 
 #: Steps before any is timed: the optimizer makes its state in the first, and Dynamo compiles again for it.
@@ -103,9 +104,10 @@ class Step:
 
         # Dynamo keeps what it has compiled with the code, and would go through the other forms' to find this one's
         step.__code__ = step.__code__.replace()
-        if self.form.startswith("openxla_step"):
-            return torch.compile(step, backend="openxla")
-        return lazy_runtime.compile(step) if self.form == "compile" else step
+        call: Callable[..., torch.Tensor] = step
+        if "openxla_step" in self.form:
+            call = torch.compile(step, backend="openxla")
+        return lazy_runtime.compile(call) if "compile" in self.form else call
 
     def run(self) -> float:
         """One step that is waited for; the milliseconds until control returned."""
