@@ -31,10 +31,10 @@ def _stand_in(x: Any) -> Any:
 
 
 def _infer(name: str) -> Callable[..., list[torch.Tensor]]:
-    in_place = overload(name.partition(".")[0] + "_." + (name.partition(".")[2] or "default"))
-    assert in_place is not None, name
+    stem, _, kind = name.partition(".")
 
     def infer(params: Any, grads: Any, *states: Any, **options: Any) -> list[torch.Tensor]:
+        in_place: Any = overload(f"{stem}_.{kind or 'default'}")
         in_place(*map(_stand_in, (params, grads, *states)), **{key: _stand_in(x) for key, x in options.items()})
         lists = [params, *([] if options.get("grad_scale") is None else [grads]), *states[: _states(name)]]
         return [torch.empty_like(x) for each in lists for x in each]
