@@ -27,7 +27,10 @@ def write(targets: Sequence[torch.Tensor], handles: Sequence[Handle], specs: Seq
     Args:
         specs: what the values look like; on xla, targets keep their own look.
     """
-    values, roots = _torch.ops.lazy_runtime.begin_writes(targets)
+    if all(target.device.type != "xla" for target in targets):  # which the operator is not for; it stops at the first
+        values = roots = [None] * len(targets)
+    else:
+        values, roots = _torch.ops.lazy_runtime.begin_writes(targets)
     for target, value, root, handle, spec in zip(targets, values, roots, handles, specs, strict=True):
         if value is not None:
             value.handle = handle

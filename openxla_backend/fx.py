@@ -323,7 +323,8 @@ class _Outputs:
         if visible and node is not root and root in recorded.bases:
             base = self.describe(recorded.bases[root], root, visible)
             if base.result is not None:
-                return Output(result, None, spec, target, base=base, views=self._view_calls(node))
+                views, detached = self._view_calls(node), _is_detached(node)
+                return Output(result, None, spec, target, base=base, detached=detached, views=views)
         fresh = self._roots.setdefault(result, root) is not root
         return Output(result, None, spec, target, fresh=fresh)
 

@@ -205,4 +205,12 @@ t1.transpose_(-1, 0)
 t1.cumsum_(0)
 ---
 """,
+    "compiled, a view of a detached result needs no gradient": """
+t0 = values((2, 3), float32).requires_grad_()
+---
+t1 = t0 + t0
+t4 = t1.data
+t5 = t4.unsqueeze(1)
+---
+""",
 }

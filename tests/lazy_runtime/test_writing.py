@@ -130,3 +130,11 @@ def test_inference_tensors_and_tensors_on_the_cpu():
     y = torch.zeros(3)
     write_to(x, y, value=4.0)
     assert (x.tolist(), y.tolist()) == ([4.0] * 3, [5.0] * 3)
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "xla"), ("xla", "cpu")])
+def test_targets_on_the_cpu(devices):
+    targets = [torch.zeros(2).to(device) for device in devices]
+    write_to(*targets)
+    assert [target.tolist() for target in targets] == [[7.0 + number] * 2 for number in range(len(targets))]
+    assert [target.device.type for target in targets] == list(devices)
