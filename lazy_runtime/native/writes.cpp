@@ -109,7 +109,8 @@ Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
 // transposition has followed, where the operator's result is known to have other strides than its target.
 void reroot_if(const Tensor& tensor, bool other_strides) {
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
-  const bool needed = (other_strides && !views.empty() && !tensor.is_contiguous()) || std::any_of(views.begin(), views.end(), [](const auto& view) {
+  const bool is_transposed = other_strides && !views.empty() && !tensor.is_contiguous();
+  const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [](const auto& view) {
     const auto& meta = *view;
     const std::string_view name = typeid(meta).name();
     return name.find("unfold_ViewMeta") != name.npos || name.find("expand_ViewMeta") != name.npos ||
