@@ -37,6 +37,8 @@ def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any
         raise NotImplementedError(errors.strict_fallback(func, errors.users_line() if trace is None else trace.line))
     if func._schema.is_mutable:
         raise NotImplementedError(errors.no_lowering(func))
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+        raise NotImplementedError(errors.no_kernel(func))
     if _in_program(func) and _can_pass(args, kwargs):
         try:
             return dispatch.record(_operator(func), args, kwargs)

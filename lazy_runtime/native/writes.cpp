@@ -366,10 +366,11 @@ void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vec
   const std::string_view name = stem(op);
   const bool scans = name == "cumsum" || name == "cumprod";
   const bool indexes = name == "index_add" || name == "index_copy";
-  if (names.count(name) == 0 && !scans && !indexes) return;
+  const bool gives_floats = name == "ldexp" || name == "logit" || name == "polygamma";
+  if (names.count(name) == 0 && !scans && !indexes && !gives_floats) return;
   const at::ScalarType dtype = target.scalar_type();
   const bool subtracts = name == "sub";
-  bool fits = !(scans && dtype == at::kBool);
+  bool fits = !(scans && dtype == at::kBool) && !(gives_floats && c10::isIntegralType(dtype, /*includeBool=*/true));
   for (const c10::IValue& value : values) {
     if (!value.isTensor()) continue;
     const at::ScalarType other = value.toTensor().scalar_type();

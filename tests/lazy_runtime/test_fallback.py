@@ -143,3 +143,14 @@ def test_eager_mode_raises_at_the_line(without_lowering, monkeypatch):
     x, index = torch.zeros(3, device="xla"), torch.full((3,), 7, device="xla")
     with pytest.raises(RuntimeError, match=r"index 7 is out of bounds"):
         torch.gather(x, 0, index)
+
+
+def test_an_operator_without_any_kernel_says_what_to_do():
+    library = torch.library.Library("lazy_runtime_tests", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    twice = torch.ops.lazy_runtime_tests.twice
+    x = torch.ones(2, device="xla")
+    with pytest.raises(NotImplementedError, match=r"lazy_runtime_tests::twice has no lowering .* torch.library.impl"):
+        twice(x)
+    library.impl("twice", lambda x: x * 2, "CPU")
+    assert twice(x).tolist() == [2, 2]
