@@ -37,8 +37,8 @@ def no_lowering(func: torch._ops.OpOverload) -> str:
 def no_kernel(func: torch._ops.OpOverload) -> str:
     """For an operator, usually of the user's own, that has no kernel at all which could run here."""
     return (
-        f"{func.name()} has no lowering to XLA, and no kernel for the CPU that could be called in its place: register one "
-        f'with torch.library.impl("{func._schema.name}", "CPU"), or make the operator of others, with '
+        f"{func.name()} has no lowering to XLA, and no kernel for the CPU that could be called in its place: register "
+        f'one with torch.library.impl("{func._schema.name}", "CPU"), or make the operator of others, with '
         '"CompositeImplicitAutograd"'
     )
 
