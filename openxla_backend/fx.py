@@ -362,11 +362,13 @@ _NOT_STRIDED = frozenset(
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a node is a view of, or one of several views."""
+    """What a node is a view of, or one of several views. `_unsafe_view` says that it is none, since what it is taken of
+    is meant to have no other user; where AOTAutograd has written to its result there are several of one tensor."""
     if node.op != "call_function":
         return None
     source: Any = node.args[0] if node.target is operator.getitem else node
-    if not (isinstance(source.target, torch._ops.OpOverload) and source.target.is_view):
+    target = source.target
+    if not (isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)):
         return None
     return node.args[0]  # type: ignore[return-value]
 

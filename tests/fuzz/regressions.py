@@ -213,4 +213,13 @@ t4 = t1.data
 t5 = t4.unsqueeze(1)
 ---
 """,
+    "compiled, parts of a reshaped copy that was written to share its memory": """
+t0 = values((2, 3, 2), float32)
+t1 = t0.unfold(-2, 1, 2)
+---
+t2 = t1.reshape((8,))
+t3, t4, t5 = t2.chunk(3, -1)
+t4.masked_fill_(t4[2:3:2] < 0, 4)
+---
+""",
 }
