@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from .language import Machine, Program
-from .shapes import FACTORS, broadcasts, is_expanded, places, shares
+from .shapes import FACTORS, broadcasts, has_views, is_expanded, places, shares
 from .statements import METADATA, PURE, VIEWS, WRITES
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -141,7 +141,11 @@ class Sketch:
         return True
 
     def metadata(self) -> bool:
+        """Not of a tensor with a gradient under its views: where a device has no strides of its own, torch makes their
+        gradients by the views' operators anew, from a base that looks otherwise by then."""
         name, x = self.pick()
+        if x.requires_grad and has_views(x):
+            return False
         statement = self.one_of(METADATA)(self, name, x)
         if statement is None:
             return False

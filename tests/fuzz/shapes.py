@@ -25,6 +25,11 @@ def shares(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.untyped_storage()._cdata == y.untyped_storage()._cdata
 
 
+def has_views(x: torch.Tensor) -> bool:
+    """Whether other tensors show its memory, which here `x` holds and the storage that is asked for."""
+    return torch._C._storage_Use_Count(x.untyped_storage()._cdata) > 2
+
+
 def places(x: torch.Tensor) -> list[int]:
     """The bytes of the storage that the elements cover, in order."""
     size = x.dtype.itemsize

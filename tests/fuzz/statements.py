@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from .language import DTYPES
-from .shapes import broadcasts, is_expanded, shares
+from .shapes import broadcasts, has_views, is_expanded, shares
 
 if TYPE_CHECKING:
     from .programs import Sketch
@@ -257,7 +257,7 @@ def _resize(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     count = torch.Size(shape).numel()
     if count <= held:
         return f"{name}.resize_({shape})"
-    if torch._C._storage_Use_Count(x.untyped_storage()._cdata) > 2:
+    if has_views(x):
         return None  # xla refuses to let memory grow under other tensors
     return f"{name}.resize_({shape}).fill_(1)"  # torch leaves open what the new elements hold
 
@@ -266,7 +266,7 @@ def _requires_grad(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """Not off under views that were made while it was on: torch has them made again from a base that needs no gradient,
     and where a device has no strides of its own it asserts that there is one (torch/csrc/autograd/variable.cpp)."""
     wanted = s.one_of([True, False])
-    if not wanted and torch._C._storage_Use_Count(x.untyped_storage()._cdata) > 2:
+    if not wanted and has_views(x):
         return None
     return f"{name}.requires_grad_({wanted})"
 
