@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import jax
@@ -56,6 +56,7 @@ class Device:
         self.lock = threading.RLock()
         self.random = RandomStream()
         self._running: deque[Execution] = deque()
+        self._taking = threading.Lock()
 
     @property
     def deferred(self) -> bool:
@@ -64,10 +65,9 @@ class Device:
 
     def started(self, execution: Execution) -> None:
         """Notes an execution, so that `wait` can wait for it; those that are done and checked nothing are let go."""
-        running = self._running
-        while running and not running[0].fallible and running[0].is_done:
-            running.popleft().record_time()
-        running.append(execution)
+        while (earlier := self._take(lambda first: not first.fallible and first.is_done)) is not None:
+            earlier.record_time()
+        self._running.append(execution)
 
     def raise_failures(self) -> None:
         """Looks at the executions that are done.
@@ -75,8 +75,8 @@ class Device:
         Raises:
             what went wrong in one of them.
         """
-        while self._running and self._running[0].is_done:
-            self._running.popleft().finish()
+        while (execution := self._take(lambda first: first.is_done)) is not None:
+            execution.finish()
 
     def wait(self) -> None:
         """Blocks until everything that was started on the device has been executed.
@@ -84,8 +84,15 @@ class Device:
         Raises:
             what went wrong in one of the executions.
         """
-        while self._running:
-            self._running.popleft().finish()
+        while (execution := self._take(lambda first: True)) is not None:
+            execution.finish()
+
+    def _take(self, wanted: Callable[[Execution], bool]) -> Execution | None:
+        """The first execution, which is this thread's to look after from now on, if it is a wanted one."""
+        if not self._running:
+            return None
+        with self._taking:  # another thread may be here too
+            return self._running.popleft() if self._running and wanted(self._running[0]) else None
 
     def __repr__(self) -> str:
         return f"Device({self.torch_device}, {self.jax_device})"
