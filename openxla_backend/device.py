@@ -20,7 +20,6 @@ from . import fx, origin, step
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch
-_apply_pending_writes = _torch._functionalize_sync
 _inner = _torch._from_functional_tensor
 _outer = _torch._to_functional_tensor
 
