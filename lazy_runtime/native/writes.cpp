@@ -106,15 +106,17 @@ Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
 // Makes a tensor a view of its root, by its strides alone, if a write could not go back through its views: torch's inverse
 // of `unfold` forgets what no window shows, that of `expand` adds a difference to what is there, and that of `view` with
 // another dtype needs the strides of the view, which an operator's result may not have. So does that of `view` if a
-// transposition has followed, where the operator's result is known to have other strides than its target.
+// transposition has followed, where the operator's result is known to have other strides than its target. Elements of an
+// `as_strided` may share a place: a write through a part of it would be undone by the rest.
 void reroot_if(const Tensor& tensor, bool other_strides) {
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
   const bool is_transposed = other_strides && !views.empty() && !tensor.is_contiguous();
-  const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [](const auto& view) {
+  const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [&](const auto& view) {
     const auto& meta = *view;
     const std::string_view name = typeid(meta).name();
     return name.find("unfold_ViewMeta") != name.npos || name.find("expand_ViewMeta") != name.npos ||
-        name.find("view_dtype_ViewMeta") != name.npos;
+        name.find("view_dtype_ViewMeta") != name.npos ||
+        (name.find("as_strided_ViewMeta") != name.npos && &view != &views.back());
   });
   if (!needed) return;
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));

@@ -154,7 +154,9 @@ class Sketch:
 
     def other(self) -> bool:
         name, x = self.pick()
-        options = ["sync()", f"read({name}.tolist())"]
+        # off the CPU `tolist` begins with a copy that has a gradient, which torch refuses of some views
+        seen = f"{name}.detach()" if x.requires_grad and x._is_view() else name
+        options = ["sync()", f"read({seen}.tolist())"]
         if x.numel() == 1:
             options.append(f"read({name}.item())")
         if len(self.machine.names) > 1:

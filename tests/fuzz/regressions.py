@@ -222,4 +222,9 @@ t3, t4, t5 = t2.chunk(3, -1)
 t4.masked_fill_(t4[2:3:2] < 0, 4)
 ---
 """,
+    "a write through a part of a view whose elements share a place": """
+t0 = values((2, 3, 2), float32)
+t2 = t0.as_strided((2,), (0,), 2)
+t2[:1:2] = 3
+""",
 }

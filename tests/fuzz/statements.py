@@ -164,6 +164,8 @@ def _assigned(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.
         return None
     if not (x.is_floating_point() or x.is_complex()) and any(y.requires_grad for y in sources):
         return None  # where no element is written the CPU leaves integers that require a gradient
+    if any(not y.dim() and shares(y, x) for y in sources):
+        return None  # on the CPU torch fills with what has no dimension, elsewhere it copies, which looks at overlaps
     return f"{target}{index} {s.one_of(['=', '=', '+=', '*='])} {other}", sources
 
 
