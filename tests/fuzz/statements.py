@@ -180,12 +180,11 @@ def _indexed(s: Sketch, target: str, x: torch.Tensor) -> tuple[str, list[torch.T
     if any(shares(source, x) for source in sources):  # torch refuses some of them, and which is up to the sizes
         return None
     value = s.value(other)
-    if (
-        index.endswith(("True], device=device)", "False], device=device)"))
-        and value is not None
-        and not broadcasts(value.shape, part.shape)
-    ):
-        return None  # how many places a mask selects shows when the program runs, and is said then
+    if index.endswith(("True], device=device)", "False], device=device)")) and value is not None:
+        if not broadcasts(value.shape, part.shape):
+            return None  # how many places a mask selects shows when the program runs, and is said then
+        if value.numel() == 1 and value.dtype is not x.dtype:
+            return None  # the CPU reads such a value, takes other dtypes, and refuses what the target's cannot hold
     write = f"{target}[{index}] = {other}"
     if s.odds(2):
         if other[0] not in "tv":
@@ -265,10 +264,11 @@ def _resize(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 
 
 def _requires_grad(s: Sketch, name: str, x: torch.Tensor) -> str | None:
-    """Not off under views that were made while it was on: torch has them made again from a base that needs no gradient,
-    and where a device has no strides of its own it asserts that there is one (torch/csrc/autograd/variable.cpp)."""
+    """Not off under views that were made while it was on, nor on for a view: torch has views of it made again from a
+    base that needs no gradient, and where a device has no strides of its own it asserts that there is one
+    (torch/csrc/autograd/variable.cpp)."""
     wanted = s.one_of([True, False])
-    if not wanted and has_views(x):
+    if x._is_view() if wanted else has_views(x):
         return None
     return f"{name}.requires_grad_({wanted})"
 
