@@ -1,19 +1,17 @@
-"""Command line: `python -m benchmarks run|verify|table|coldstart|eager|memory|hosttime|steptime`."""
+"""Command line: `python -m benchmarks run|verify|table|gate|coldstart|eager|memory|hosttime|steptime`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from . import models, report, steptime
-from .modes import MODES, TESTS
+from . import gate_command, models, report, steptime
+from .options import add_choices, check_choices, check_inputs, names, positive
 from .worker import Request
 
 SECONDS_PER_MODEL = 45.0  # ten models end within ten minutes, also where verifying and compiling take longer than here
-DEFAULT_MODES = "eager,lazy,openxla"
-DEFAULT_TESTS = "inference,training"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for model in options.models:
             print(f"\n{eager.table(model, *eager.rates(model, options.steps))}")
         return 0
+    if options.command == "gate":
+        return gate_command.main(parser, options)
     from . import run
 
     if options.command == "table":
@@ -61,13 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(error))
     else:
         _check(parser, options)
-        requests = [_request(model, options) for model in options.models]
-        for request in requests:
-            try:
-                models.example(request.model, request.batch_size, request.image_size)
-            except ValueError as error:
-                parser.error(f"--image-size: {error}")
-        records = run.run(requests, options.output)
+        records = run.run([_request(model, options) for model in options.models], options.output)
     print(report.tables(records))
     return int(any(record.get("failure") for record in records))
 
@@ -89,15 +83,10 @@ def _request(model: str, options: argparse.Namespace) -> Request:
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuses arguments that do not go together."""
-    whole = [mode for mode in options.modes if MODES[mode].whole_step]
-    others = [test for test in options.test if test != "step"]
-    if whole and others:
-        parser.error(
-            f"mode {whole[0]} compiles a whole training step, and the test{'s' * (len(others) > 1)} "
-            f"{' and '.join(others)} {'have' if len(others) > 1 else 'has'} none: use --test step"
-        )
+    check_choices(parser, options.modes, options.test)
     if options.command == "run" and options.loop > 1 and "step" not in options.test:
         parser.error("--loop is a number of training steps: it needs --test step")
+    check_inputs(parser, options.models, options.batch_size, options.image_size)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="verify and time models, write results, print tables")
-    run.add_argument("--repeat", type=_positive, default=20, metavar="N", help="the most rounds to time (default 20)")
+    run.add_argument("--repeat", type=positive, default=20, metavar="N", help="the most rounds to time (default 20)")
     run.add_argument(
         "--budget",
-        type=_positive,
+        type=positive,
         metavar="SECONDS",
         help="for the whole run: rounds are cut to keep to it, to three at the least; verification and compilation are "
         f"not cut (default {SECONDS_PER_MODEL:.0f} per model)",
@@ -116,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--float64", action="store_true", help="also verify training and step on xla in float64")
     run.add_argument(
         "--loop",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="in the test step, time loops of N steps of which only the last is waited for (default: single steps)",
@@ -125,30 +114,11 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="verify models without timing them: float32 outputs, float32 and float64 gradients"
     )
     for command in (run, check):
-        command.add_argument(
-            "--models",
-            type=_names("model", models.MODELS),
-            default=list(models.MODELS),
-            metavar="A,B",
-            help=_all(models.MODELS),
-        )
-        command.add_argument(
-            "--modes",
-            type=_names("mode", MODES),
-            default=DEFAULT_MODES,
-            metavar="A,B",
-            help=f"of {', '.join(MODES)} (default {DEFAULT_MODES})",
-        )
-        command.add_argument(
-            "--test",
-            type=_names("test", TESTS),
-            default=DEFAULT_TESTS,
-            metavar="A,B",
-            help=f"of {', '.join(TESTS)} (default {DEFAULT_TESTS})",
-        )
-        command.add_argument("--batch-size", type=_positive, metavar="N", help="default 4, and 2 for BERT")
-        command.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
+        add_choices(command)
         command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")
+
+    gate = commands.add_parser("gate", help="whether a speedup fell by more than noise; 1 if one did")
+    gate_command.add_options(gate)
 
     table = commands.add_parser("table", help="print the tables of a result file")
     table.add_argument("file", type=Path, metavar="FILE", help="JSON lines from `run --output`")
@@ -156,18 +126,18 @@ def _parser() -> argparse.ArgumentParser:
     cold = commands.add_parser(
         "coldstart", help="first result of resnet50 in a new process, cache on disk empty and full"
     )
-    cold.add_argument("--repeat", type=_positive, default=3, metavar="N", help="processes of each kind (default 3)")
-    cold.add_argument("--batch-size", type=_positive, default=4, metavar="N", help="default 4")
-    cold.add_argument("--image-size", type=_positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
+    cold.add_argument("--repeat", type=positive, default=3, metavar="N", help="processes of each kind (default 3)")
+    cold.add_argument("--batch-size", type=positive, default=4, metavar="N", help="default 4")
+    cold.add_argument("--image-size", type=positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
 
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
-    host.add_argument("--repeat", type=_positive, default=100, metavar="N", help="bursts of calls (default 100)")
+    host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
-    step.add_argument("--repeat", type=_positive, default=100, metavar="N", help="steps of each form (default 100)")
+    step.add_argument("--repeat", type=positive, default=100, metavar="N", help="steps of each form (default 100)")
     step.add_argument(
         "--cases",
-        type=_names("case", steptime.CASES),
+        type=names("case", steptime.CASES),
         default=list(steptime.CASES),
         metavar="A,B",
         help=_all(steptime.CASES),
@@ -176,39 +146,13 @@ def _parser() -> argparse.ArgumentParser:
     eager_models = ("decoder-only", "resnet50")
     eager.add_argument(
         "--models",
-        type=_names("model", eager_models),
+        type=names("model", eager_models),
         default=list(eager_models),
         metavar="A,B",
         help=_all(eager_models),
     )
-    eager.add_argument("--steps", type=_positive, default=100, metavar="N", help="of each mode (default 100)")
+    eager.add_argument("--steps", type=positive, default=100, metavar="N", help="of each mode (default 100)")
     return parser
-
-
-def _names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
-    """An argparse type: comma-separated names out of `known`."""
-
-    def parse(text: str) -> list[str]:
-        names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            raise argparse.ArgumentTypeError(
-                f"{f'unknown {what} {unknown[0]!r}' if unknown else f'no {what} was named'}: "
-                f"the names are {', '.join(known)}"
-            )
-        return names
-
-    return parse
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
 
 
 def _all(names: Collection[str]) -> str:

@@ -18,7 +18,7 @@ _PATH = re.compile(r"(?<![\w.~/])(?!//)(~|\.{1,2})?(/[\w.+@%~-]+)+/?")
 def collect() -> dict[str, Any]:
     """Versions, flags and machine, as they go into a result file."""
     return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": versions(),
         "commit": _commit(),
         "flags": {name: without_paths(value) for name, value in sorted(os.environ.items()) if FLAGS.match(name)},
         "machine": {
@@ -28,6 +28,11 @@ def collect() -> dict[str, Any]:
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         },
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Python's version and the packages', None for those that are not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
 def without_paths(text: str) -> str:

@@ -53,6 +53,9 @@ class Program:
         ValueError: the mode compiles whole steps, and this is none.
     """
 
+    #: What the last round took by its own clock, where that is not this process's.
+    taken_s: float | None = None
+
     def __init__(self, mode: Mode, model: torch.nn.Module, inputs: Sequence[torch.Tensor]):
         self.mode = mode
         self.model = copy.deepcopy(model).to(device=mode.device)
@@ -96,6 +99,9 @@ class Program:
         lazy_runtime.sync(wait=True)
         # not taken on trust, or a mode that did not wait would look fast
         jax.block_until_ready([unwrap(tensor).handle.value.array for tensor in self._results])
+
+    def first_step_again(self) -> None:
+        """For steps: one from where the first began. All others begin there anyway."""
 
     def clear(self) -> None:
         """Forgets the results of the last run, gradients included."""

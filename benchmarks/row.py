@@ -10,7 +10,6 @@ from lazy_runtime import metrics
 
 from . import environment, measure, verify
 from .modes import MODES, Program
-from .training_step import Step
 
 
 class Round(NamedTuple):
@@ -71,7 +70,7 @@ class Row:
 
     def first_step_again(self) -> None:
         """Has the program, a step's, begin where it first began."""
-        if isinstance(self.program, Step):
+        if self.program is not None:
             self._attempt(self.program.first_step_again)
 
     def compare(self, expected: verify.Results) -> None:
@@ -90,15 +89,16 @@ class Row:
 
         self._attempt(action)
 
-    def run(self) -> None:
-        """One timed round."""
-        if self.program is not None:
-            program = self.program
+    def run(self) -> float | None:
+        """One timed round; returns its seconds if the program has a clock of its own."""
+        program = self.program
+        if program is not None:
             executions, compiles = _work()
             host_s: list[float] = []
             self._attempt(lambda: host_s.extend(program.round()))
             executions_now, compiles_now = _work()
             self.rounds.append(Round(executions_now - executions, compiles_now - compiles, host_s))
+        return None if program is None else program.taken_s
 
     def clear(self) -> None:
         """Forgets the last run's results."""

@@ -41,6 +41,11 @@ def test_somebody_is_told_ahead_of_each_run():
     assert told == ["a", "b"] * 3
 
 
+def test_a_clock_elsewhere_has_the_say(monkeypatch):
+    monkeypatch.setattr(Recorder, "run", lambda self: 0.5)
+    assert measure.interleave({"a": Recorder("a", [])}, 3, -1.0) == {"a": [0.5] * 3}
+
+
 @pytest.mark.parametrize("rounds", [1, 20])
 def test_at_least_three_rounds_after_the_deadline(rounds):
     _, counts = _interleave(rounds, deadline=-1.0)

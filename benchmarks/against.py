@@ -1,0 +1,132 @@
+"""Two commits measured in turns: a process for each, round by round, so that noise falls on both alike."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import changes, gate, measure, verify
+from .remote import ROOT, Program, RemoteError, Server
+from .row import Row
+from .training_step import SETTLING
+from .worker import Request
+
+ENVIRONMENT: dict[str, str | None] = {
+    # what compilers left on the disk is not used, as in `worker.py`
+    "XLA_PERSISTENT_CACHE_PATH": "0",
+    "JAX_COMPILATION_CACHE_DIR": None,
+    # glibc keeps what is freed. By itself it decides from a process's first frees, which come in any order, whether
+    # later ones return memory to the system: one process of two then has 10,000 page faults in each run of resnet18
+    # and takes twice the time, of the same commit.
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
+
+#: Of budgets, for a model whose change the noise still hides when the first is over.
+MOST_BUDGETS = 4
+
+Record = dict[str, Any]
+
+
+class Both(NamedTuple):
+    """The records of the commit before and of the one after, as `gate.judge` takes them."""
+
+    before: list[Record]
+    after: list[Record]
+
+
+def measure_both(
+    requests: Sequence[Request],
+    before: Path,
+    after: Path = ROOT,
+    *,
+    plant: float = 1.0,
+    tell: Callable[[str], object] = lambda text: None,
+    done: Callable[[], object] = lambda: None,
+) -> Both:
+    """Measures each request in two checkouts, with eager beside its modes in both; both are verified against eager.
+
+    Args:
+        requests: `budget_s` and `rounds` bound the rounds of a test, not what comes before; where they leave too much
+            open, there are up to `MOST_BUDGETS` times as many.
+        before, after: folders of checkouts with this commit's `benchmarks`.
+        plant: `after`, rounds of all modes but eager take so many times as long: a slowdown to try the gate by.
+        tell: told what is measured next.
+        done: told when it has been.
+
+    Raises:
+        RemoteError: a process does not start, or runs another package than its checkout's, or eager fails.
+    """
+    found = Both([], [])
+    for request in requests:
+        with Server(tree=before, environment=ENVIRONMENT) as old, Server(tree=after, environment=ENVIRONMENT) as new:
+            threads = _check(old, before), _check(new, after)
+            for test in request.tests:
+                tell(f"{request.model} {test}")
+                rows = _run(request, test, {"before": old, "after": new}, plant)
+                for side, kept, count in zip(("before", "after"), found, threads, strict=True):
+                    kept += [
+                        {"record": "row", **row.finished(), "torch_threads": count}
+                        for name, row in rows.items()
+                        if name.startswith(side)
+                    ]
+                done()
+    return found
+
+
+def _check(server: Server, tree: Path) -> int:
+    """Makes sure that a process runs the packages of its checkout; returns how many threads torch has there."""
+    hello = server.ask("hello")
+    if hello["package"] is None or not os.path.samefile(hello["package"], tree):
+        raise RemoteError("the process imports another lazy_runtime than its checkout's")
+    return hello["threads"]
+
+
+def _run(request: Request, test: str, servers: Mapping[str, Server], plant: float) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    modes = ["eager", *(mode for mode in request.modes if mode != "eager")]
+    expected: verify.Results | None = None
+    for side, server in servers.items():
+        for mode in modes:
+            row = rows[f"{side} {mode}"] = Row({"model": request.model, "test": test, "mode": mode})
+            if test == "step":
+                row.record["loop"] = request.loop
+            times = plant if side == "after" and mode != "eager" else 1.0
+            row.first_call(
+                lambda server=server, mode=mode, times=times: Program(server, request._asdict(), test, mode, times),
+                expected,
+            )
+            if row.program is not None and mode == "eager":
+                expected = row.program.results()
+            elif mode == "eager":
+                raise RemoteError(f"eager, which all else is compared with, failed: {row.failure}")
+            if test == "step":
+                row.settle(SETTLING)
+    assert expected is not None
+    timed = {name: row for name, row in rows.items() if row.program is not None}
+    times = measure.interleave(timed, request.rounds, time.perf_counter() + request.budget_s)
+    for _ in range(MOST_BUDGETS - 1):
+        if not _vague(times, modes[1:]):
+            break
+        more = measure.interleave(timed, request.rounds, time.perf_counter() + request.budget_s, unkept=0)
+        times = {name: [*series, *more[name]] for name, series in times.items()}
+    for name, row in rows.items():
+        row.first_step_again()
+        row.compare(expected)
+        row.finish(times.get(name, []))
+    return rows
+
+
+def _vague(times: Mapping[str, Sequence[float]], modes: Sequence[str]) -> bool:
+    """Whether noise hides what happened to a mode. It is asked how wide the interval is, never where it lies."""
+    for mode in modes:
+        names = [(f"{side} eager", f"{side} {mode}") for side in ("before", "after")]
+        if all(name in times for pair in names for name in pair):
+            before, after = (changes.Series(times[eager], times[subject]) for eager, subject in names)
+            enough = len(before.mode_ms) >= changes.MIN_ROUNDS
+            if not enough or changes.change(before, after, together=True).vague(gate.ALLOWED):
+                return True
+    return False

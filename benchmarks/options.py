@@ -1,0 +1,96 @@
+"""Options that several commands share, and their types."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Sequence
+
+from . import models
+from .modes import MODES, TESTS
+
+
+def add_choices(
+    command: argparse.ArgumentParser | argparse._ArgumentGroup,
+    models_: str = "",
+    modes: str = "eager,lazy,openxla",
+    tests: str = "inference,training",
+    image_size: int = models.IMAGE_SIZE,
+) -> None:
+    """Adds `--models`, `--modes`, `--test`, `--batch-size` and `--image-size`; the arguments are defaults, all models
+    and modes where they are empty."""
+    for option, what, known, default in (
+        ("--models", "model", models.MODELS, models_),
+        ("--modes", "mode", MODES, modes),
+        ("--test", "test", TESTS, tests),
+    ):
+        command.add_argument(
+            option,
+            type=names(what, known),
+            default=default or list(known),
+            metavar="A,B",
+            help=f"of {', '.join(known)} (default: {default or 'all'})",
+        )
+    command.add_argument("--batch-size", type=positive, metavar="N", help="default 4, and 2 for BERT")
+    command.add_argument("--image-size", type=positive, default=image_size, metavar="N", help=f"default {image_size}")
+
+
+def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str]) -> None:
+    """Refuses modes and tests that do not go together: ends the process with a message."""
+    whole = [mode for mode in modes if MODES[mode].whole_step]
+    others = [test for test in tests if test != "step"]
+    if whole and others:
+        parser.error(
+            f"mode {whole[0]} compiles a whole training step, and the test{'s' * (len(others) > 1)} "
+            f"{' and '.join(others)} {'have' if len(others) > 1 else 'has'} none: use --test step"
+        )
+
+
+def check_inputs(parser: argparse.ArgumentParser, names: Sequence[str], batch: int | None, image_size: int) -> None:
+    """Refuses images that are too small for a model: ends the process with a message."""
+    for model in names:
+        try:
+            models.example(model, batch, image_size)
+        except ValueError as error:
+            parser.error(f"--image-size: {error}")
+
+
+def names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+    """An argparse type: comma-separated names out of `known`."""
+
+    def parse(text: str) -> list[str]:
+        found = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        unknown = [name for name in found if name not in known]
+        if unknown or not found:
+            raise argparse.ArgumentTypeError(
+                f"{f'unknown {what} {unknown[0]!r}' if unknown else f'no {what} was named'}: "
+                f"the names are {', '.join(known)}"
+            )
+        return found
+
+    return parse
+
+
+def positive(text: str) -> int:
+    """An argparse type: a whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
+
+
+def at_least(least: float) -> Callable[[str], float]:
+    """An argparse type: a number of at least `least`."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not least <= number < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least:g}, got {text!r}")
+        return number
+
+    return parse
