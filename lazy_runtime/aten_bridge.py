@@ -11,10 +11,13 @@ import numpy as np
 import torch
 
 from . import checks, dtypes, native
-from .layout import ChannelsLast
+from .layout import ChannelsLast, Transposed
 
 # in the order of c10::MemoryFormat's numbers
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+
+#: Among the arguments of an `.out` overload: what the kernel writes its result to, memory of XLA's.
+RESULT = "o"
 
 
 @functools.cache
@@ -34,7 +37,8 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     Args:
         name: `aten::convolution`, `aten::sum.dim_IntList`.
         arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
-            in torch's channels_last format), None, numbers, strings, dtypes and the like, lists of these.
+            in torch's channels_last format), `Transposed` matrices, None, numbers, strings, dtypes and the like, lists
+            of these, and `RESULT`.
         results: for each result an array or `ChannelsLast` like it (a `jax.ShapeDtypeStruct` in it will do), or None
             for one that the operator leaves undefined.
 
@@ -45,7 +49,8 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     encoded = [_encode(argument, arrays) for argument in arguments]
     if dtypes.is_narrowing() and any(array.dtype == np.int32 for array in arrays):
         raise TypeError(f"{name} takes indices of 64 bits")  # and gets them: `lower` tries again with torch's dtypes
-    text = "|".join([name, "".join(map(_kind, results)), *encoded])
+    kinds = "o" * len(results) if RESULT in encoded else "".join(map(_kind, results))
+    text = "|".join([name, kinds, *encoded])
     wanted = [_buffer(like) for like in results if like is not None]
     made = iter(
         jax.ffi.ffi_call("aten_call", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted])(
@@ -59,15 +64,19 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
 
 
 def _kind(like: Any) -> str:
-    return "n" if like is None else "a" if isinstance(like, ChannelsLast) else "t"
+    if like is None:
+        return "n"
+    return "a" if isinstance(like, ChannelsLast) else "x" if isinstance(like, Transposed) else "t"
 
 
 def _buffer(x: Any) -> Any:
-    return x.physical if isinstance(x, ChannelsLast) else x
+    return x.physical if isinstance(x, ChannelsLast | Transposed) else x
 
 
 def _encode(argument: Any, arrays: list[Any]) -> str:
-    if isinstance(argument, ChannelsLast | jax.Array):
+    if argument is RESULT:
+        return RESULT
+    if isinstance(argument, ChannelsLast | Transposed | jax.Array):
         arrays.append(_buffer(argument))
         return _kind(argument)
     if isinstance(argument, list | tuple) and any(isinstance(item, ChannelsLast | jax.Array) for item in argument):

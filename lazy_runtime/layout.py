@@ -1,9 +1,11 @@
-"""Channels-last values inside of a lowering.
+"""Values inside of a lowering whose memory is in another order than torch's dimensions.
 
 Torch's images are (batch, channels, height, width); on the CPU convolutions, pooling and normalisation run on (batch,
 height, width, channels). Left to XLA, a transpose stands around each of them, so the lowerings keep the physical order
 themselves: an operator that knows about it takes and gives `ChannelsLast`, an elementwise one follows its operands, and
 for every other operator the registry turns it back into torch's order first.
+
+A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned.
 """
 
 from __future__ import annotations
@@ -40,12 +42,43 @@ class ChannelsLast:
         return self.physical.size
 
 
-def logical(x: Any) -> Any:
-    """`x` in torch's order; lists are converted item by item, and what is no array is left alone."""
+class Transposed:
+    """An array whose last two dimensions have changed places in `physical`; shape, dtype and ndim are the logical
+    ones."""
+
+    __slots__ = ("physical",)
+
+    def __init__(self, physical: Any):
+        self.physical = physical
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, columns, rows = self.physical.shape
+        return (*batch, rows, columns)
+
+    @property
+    def dtype(self) -> Any:
+        return self.physical.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.physical.ndim
+
+
+def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
+    """`x` in torch's order; lists are converted item by item, and what is no array is left alone.
+
+    Args:
+        keep: what is left as it is too: `ChannelsLast` or `Transposed`.
+    """
+    if isinstance(x, keep):
+        return x
     if isinstance(x, ChannelsLast):
         return jnp.moveaxis(x.physical, -1, 1)
+    if isinstance(x, Transposed):
+        return x.physical.mT
     if isinstance(x, list):
-        return [logical(item) for item in x]
+        return [logical(item, keep) for item in x]
     return x
 
 
@@ -62,6 +95,8 @@ def axis(dim: int, ndim: int) -> int:
 
 def elementwise(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls an elementwise function on the physical arrays if one of its operands is channels last."""
+    args = tuple(logical(x, ChannelsLast) for x in args)
+    kwargs = {name: logical(x, ChannelsLast) for name, x in kwargs.items()}
     operands = [*args, *kwargs.values()]
     first = next((x for x in operands if isinstance(x, ChannelsLast)), None)
     if first is None:

@@ -196,7 +196,7 @@ def _cast(x: Any, spec: TensorSpec) -> Any:
     dtype = dtypes.to_numpy(spec.dtype)
     if isinstance(x, layout.ChannelsLast):
         return layout.ChannelsLast(x.physical.astype(dtype))
-    return x.astype(dtype)
+    return layout.logical(x).astype(dtype)
 
 
 def _check(call: Call, results: Any) -> None:

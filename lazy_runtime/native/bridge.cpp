@@ -6,12 +6,14 @@
 //
 // The string: "aten::name.overload|result views|argument|argument|...", an argument being
 //   t           the next buffer, as it is          a           the next buffer, as channels-last activation
+//   x           the next buffer, transposed        o           the next result's buffer, for the kernel to write to
 //   n           None                               i7 d0.5 b1  int, double (hexadecimal), bool
 //   I1,2,3      list of int                        B1,0        list of bool
 //   sTEXT       str                            F0.5,1     list of double
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
-// and the result views one letter per result, lists of them flattened: t, a, or n for an undefined one.
+// and the result views one letter per result, lists of them flattened: t, a, n for an undefined one, or o for one that the
+// kernel has written to.
 //
 // A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
 // (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
@@ -90,13 +92,13 @@ at::ScalarType scalar_type(ffi::DataType type) {
   }
 }
 
-// A tensor over XLA's row-major buffer. An activation comes as (batch, space..., channels) and is seen as torch's
+// A tensor over XLA's row-major buffer. An activation (`a`) comes as (batch, space..., channels) and is seen as torch's
 // (batch, channels, space...) in channels_last memory.
-at::Tensor view(ffi::AnyBuffer buffer, bool activation) {
+at::Tensor view(ffi::AnyBuffer buffer, char kind) {
   auto dims = buffer.dimensions();
   at::Tensor tensor = at::from_blob(buffer.untyped_data(), at::IntArrayRef(dims.begin(), dims.size()),
                                     at::TensorOptions().dtype(scalar_type(buffer.element_type())));
-  return activation ? tensor.movedim(-1, 1) : tensor;
+  return kind == 'a' ? tensor.movedim(-1, 1) : kind == 'x' ? tensor.transpose(-1, -2) : tensor;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -158,6 +160,8 @@ Call parse(std::string_view text) {
     switch (parts[i].at(0)) {
       case 't':
       case 'a':
+      case 'x':
+      case 'o':
         call.places.push_back({argument, std::string(1, parts[i][0]), false, false});
         [[fallthrough]];
       case 'n':
@@ -223,14 +227,18 @@ const Call& parsed(std::string_view text) {
   return found->second;
 }
 
-// The argument that a place stands for; takes its buffers from `buffers`, beginning with number `next`.
-c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, size_t& next) {
+// The argument that a place stands for; takes its buffers from `buffers`, beginning with number `next`, and those of
+// results from `results`, beginning with number `next_result`.
+c10::IValue filled(
+    const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next, size_t& next_result) {
   std::vector<std::optional<at::Tensor>> tensors;
   for (char kind : place.kinds) {
     if (kind == 'n') {
       tensors.emplace_back();
+    } else if (kind == 'o') {
+      tensors.emplace_back(view(**results.get<ffi::AnyBuffer>(next_result++), kind));
     } else {
-      tensors.emplace_back(view(*buffers.get<ffi::AnyBuffer>(next++), kind == 'a'));
+      tensors.emplace_back(view(*buffers.get<ffi::AnyBuffer>(next++), kind));
     }
   }
   if (!place.list) return *tensors.at(0);
@@ -244,8 +252,10 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   PlainCPU plain;
   const Call& call = parsed(text);
   torch::jit::Stack stack = call.arguments;
-  size_t next = 0;
-  for (const Place& place : call.places) stack[place.argument] = filled(place, buffers, next);
+  size_t next = 0, next_result = 0;
+  for (const Place& place : call.places) {
+    stack[place.argument] = filled(place, buffers, results, next, next_result);
+  }
   call.op.callBoxed(stack);
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& value : stack) {
@@ -258,12 +268,12 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   next = 0;
   for (size_t i = 0; i < call.results.size(); ++i) {
     if (call.results[i] == 'n') continue;
-    at::Tensor target = view(**results.get<ffi::AnyBuffer>(next++), call.results[i] == 'a');
+    at::Tensor target = view(**results.get<ffi::AnyBuffer>(next++), call.results[i]);
     const at::Tensor& result = tensors.at(i);
     TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",
                 result.scalar_type(), result.sizes(), " where ", target.scalar_type(), target.sizes(),
                 " was expected");
-    target.copy_(result);
+    if (call.results[i] != 'o') target.copy_(result);
   }
 }
 

@@ -230,6 +230,16 @@ bool is_dense(const Tensor& tensor) {
   return c10::_compute_non_overlapping_and_dense<int64_t>(tensor.sizes(), tensor.strides());
 }
 
+// Whether two tensors have the same strides, but for those of dimensions of one element: an operator's result may have
+// others there than the tensor that it was written to.
+bool lie_alike(const Tensor& x, const Tensor& y) {
+  if (x.dim() != y.dim()) return false;
+  for (int64_t dim = 0; dim < x.dim(); ++dim) {
+    if (x.size(dim) != y.size(dim) || (x.size(dim) > 1 && x.stride(dim) != y.stride(dim))) return false;
+  }
+  return true;
+}
+
 // What torch can tell of tensors of one memory (aten/src/ATen/MemoryOverlap.cpp, which looks at addresses): none of their
 // elements is shared, or it cannot say; some are; each with its own.
 enum class Overlap { none, partial, full };
@@ -239,7 +249,7 @@ Overlap overlap(const Tensor& x, const Tensor& y) {
   if (x.numel() == 0 || y.numel() == 0 || !is_dense(x) || !is_dense(y)) return Overlap::none;
   const int64_t x_first = offset_of(x) * x.element_size(), x_end = x_first + x.numel() * x.element_size();
   const int64_t y_first = offset_of(y) * y.element_size(), y_end = y_first + y.numel() * y.element_size();
-  if (x_first == y_first && x_end == y_end) return x.strides() == y.strides() ? Overlap::full : Overlap::partial;
+  if (x_first == y_first && x_end == y_end) return lie_alike(x, y) ? Overlap::full : Overlap::partial;
   return x_first < y_end && y_first < x_end ? Overlap::partial : Overlap::none;
 }
 

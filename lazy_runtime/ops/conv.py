@@ -1,8 +1,8 @@
 """Convolutions, forward and backward.
 
-Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution is a matrix product, the others
-run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other platform, in
-XLA's own convolution, whose gradients are jax's transposes of it. All three work on channels-last images.
+Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product,
+the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other
+platform, in XLA's own convolution, whose gradients are jax's transposes of it. All three work on channels-last images.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
         return False
     if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
         return geometry.groups > 1
-    return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16) and not _is_product(weight, geometry)
+    if _is_product(weight, geometry):
+        return x.dtype == jnp.bfloat16  # of which torch's products are the faster ones (`matmul.py`)
+    return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
 def _is_product(weight, geometry: Geometry) -> bool:

@@ -130,6 +130,7 @@ def op(
     fallible: bool = False,
     products: bool = False,
     channels_last: bool = False,
+    transposed: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
@@ -141,21 +142,22 @@ def op(
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs, fallible, products: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
-        channels_last: the function takes `layout.ChannelsLast` values as they are; others get arrays in torch's order.
+        channels_last, transposed: the function takes `layout.ChannelsLast` and `layout.Transposed` values as they are;
+            others get arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
         parameters = inspect.signature(function).parameters
         wants_out = "out" in parameters
         wants_input = "input_spec" in parameters
+        kept = (layout.ChannelsLast,) * channels_last + (layout.Transposed,) * transposed
 
         def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             if wants_out:
                 kwargs = {**kwargs, "out": call.outputs[0] if call.container is None else call.outputs}
             if wants_input:
                 kwargs = {**kwargs, "input_spec": call.inputs[0]}
-            if not channels_last:
-                args, kwargs = layout.logical(list(args)), {name: layout.logical(x) for name, x in kwargs.items()}
+            args, kwargs = layout.logical(list(args), kept), {k: layout.logical(x, kept) for k, x in kwargs.items()}
             return function(*args, **kwargs)
 
         lowering.__wrapped__ = function  # whose it is (`disk_key.py`)

@@ -10,32 +10,49 @@ import numpy as np
 import torch
 
 from .. import dtypes
-from ..layout import ChannelsLast, axis, logical, physical
+from ..layout import ChannelsLast, Transposed, axis, logical, physical
 from ..spec import contiguous_strides, storage_size
+from .matmul import takes_turned
 from .registry import op
 
 
 @op(
     "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::squeeze", "aten::squeeze.dim",
-    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True,
+    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True,
 )  # fmt: skip
 def view(x, *shape, out):
-    return x.reshape(out.shape)
+    return _of_batch(jnp.reshape, x, out.shape)
 
 
-@op("aten::expand", view=True)
+@op("aten::expand", view=True, transposed=True)
 def expand(x, size, *, implicit=False, out):
-    return jnp.broadcast_to(x, out.shape)
+    return _of_batch(jnp.broadcast_to, x, out.shape)
 
 
-@op("aten::t", view=True)
-def t(x):
-    return x.T
+def _of_batch(function, x, shape):
+    """function(x, shape); matrices that are `Transposed` stay so if only what is before them changes."""
+    if isinstance(x, Transposed) and x.shape[-2:] == tuple(shape[-2:]):
+        return Transposed(function(x.physical, (*shape[:-2], *x.physical.shape[-2:])))
+    return function(logical(x), shape)
 
 
-@op("aten::transpose.int", view=True)
-def transpose(x, dim0, dim1):
-    return jnp.swapaxes(x, dim0, dim1) if x.ndim else x
+@op("aten::t", view=True, transposed=True)
+def t(x, *, out):
+    return _turn(x, out) if x.ndim == 2 else x
+
+
+@op("aten::transpose.int", view=True, transposed=True)
+def transpose(x, dim0, dim1, *, out):
+    if x.ndim > 1 and {dim0 % x.ndim, dim1 % x.ndim} == {x.ndim - 2, x.ndim - 1}:
+        return _turn(x, out)
+    return jnp.swapaxes(logical(x), dim0, dim1) if x.ndim else x
+
+
+def _turn(x, out):
+    """The matrices of `x` transposed; they stay as they lie where what multiplies them takes them so."""
+    if isinstance(x, Transposed):
+        return x.physical
+    return Transposed(x) if takes_turned(out.device.platform, x.dtype) else x.mT
 
 
 @op("aten::permute", view=True)

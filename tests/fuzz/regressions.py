@@ -227,4 +227,8 @@ t0 = values((2, 3, 2), float32)
 t2 = t0.as_strided((2,), (0,), 2)
 t2[:1:2] = 3
 """,
+    "a view that was written to has other strides of its one row": """
+t0 = strided((1, 3), (1, 1), float32)
+t0[...] *= 2
+""",
 }

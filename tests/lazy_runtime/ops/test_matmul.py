@@ -1,0 +1,119 @@
+"""Matrix products that torch's kernels compute, with matrices as they lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lazy_runtime import aten_bridge, debug, layout
+from lazy_runtime.ops import matmul
+
+pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+
+BFLOAT16 = torch.bfloat16
+
+
+def normal(*sizes, dtype=BFLOAT16):
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The operators that programs call, whatever the sizes; with each, how its operands lie."""
+    found = []
+    monkeypatch.setattr(matmul, "SMALLEST_CALL", 1)
+    called = aten_bridge.call
+
+    def call(name, arguments, results):
+        found.append((name, [isinstance(x, layout.Transposed) for x in arguments if hasattr(x, "shape")]))
+        return called(name, arguments, results)
+
+    monkeypatch.setattr(aten_bridge, "call", call)
+    return found
+
+
+PRODUCTS = {
+    "mm": (lambda x: x @ x.flip(1).reshape(20, 17), (17, 20), [("aten::mm.out", [False, False])]),
+    "second turned": (lambda x: x @ x.t(), (17, 21), [("aten::mm.out", [False, True])]),
+    "first turned": (lambda x: x.t() @ x, (17, 22), [("aten::mm.out", [True, False])]),
+    "turned twice": (lambda x: x @ x.t().contiguous().t().t(), (17, 23), [("aten::mm.out", [False, False])]),
+    "linear": (
+        lambda x: torch.nn.functional.linear(x, x, x[:, 0]),
+        (17, 24),
+        [("aten::addmm.out", [False, False, True])],
+    ),
+    "bmm": (lambda x: torch.bmm(x, x.mT), (3, 17, 25), [("aten::bmm.out", [False, True])]),
+    "batches of batches": (lambda x: x @ x.mT, (2, 3, 17, 26), [("aten::bmm.out", [False, True])]),
+    "scaled": (lambda x: torch.addmm(x[:, :17], x, x.t(), beta=0.5), (17, 27), []),
+    "a vector": (lambda x: x @ x[0], (17, 28), []),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_bfloat16_are_torchs_own(calls, name):
+    function, sizes, expected = PRODUCTS[name]
+    x = normal(*sizes)
+    found = function(x.to("xla")).cpu()
+    assert calls == expected
+    torch.testing.assert_close(found, function(x), rtol=0 if expected else 2e-2, atol=0 if expected else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_others_are_xlas(calls, dtype):
+    x = normal(17, 29, dtype=dtype).to("xla")
+    (x @ x.t()).cpu()
+    assert not calls
+
+
+def test_small_products_are_no_calls(calls, monkeypatch):
+    monkeypatch.setattr(matmul, "SMALLEST_CALL", 17 * 17 * 30 + 1)
+    x = normal(17, 30).to("xla")
+    (x @ x.t()).cpu()
+    assert not calls
+
+
+def test_gradients_of_bfloat16_products(calls):
+    x, weight = normal(17, 31), normal(19, 31)
+    expected = []
+    for device in ("cpu", "xla"):
+        inputs = [tensor.detach().to(device).requires_grad_() for tensor in (x, weight)]
+        torch.nn.functional.linear(*inputs).square().sum().backward()
+        expected.append([tensor.grad.cpu() for tensor in inputs])
+    assert len(calls) == 3
+    for ours, theirs in zip(*expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=1e-2)
+
+
+SEEN = {
+    "as it is": lambda x: x.t(),
+    "by an elementwise operator": lambda x: x.t() + x.t().exp(),
+    "by one with another operand": lambda x: x.t() * x.reshape(x.t().shape),
+    "by an operator of images": lambda x: torch.nn.functional.max_pool1d(x.t()[None], 2),
+    "by a copy": lambda x: x.t().to(torch.float32),
+    "joined": lambda x: torch.cat([x.t(), x.t()]),
+    "split": lambda x: x.t()[1:, :3],
+    "with other sizes": lambda x: x.t().reshape(-1),
+    "expanded": lambda x: x.t().expand(2, 4, 6),
+    "turned again": lambda x: x.t().t() + 1,
+    "turned among others": lambda x: x[None].mT.transpose(0, 1),
+    "reduced": lambda x: x.t().sum(0),
+    "in place": lambda x: x.clone().t_().mul_(2),
+    "by a fallback": lambda x: torch.cdist(x.t().float(), x.t().float()),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_turned_matrix_is_seen_in_torchs_order(name):
+    x = normal(6, 4)
+    torch.testing.assert_close(SEEN[name](x.to("xla")).cpu(), SEEN[name](x), rtol=1e-2, atol=1e-2)
+
+
+def test_a_whole_program_compiled():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(BFLOAT16)
+    x = normal(256, 64)
+    known = len(debug.compilations())
+    with torch.no_grad():
+        expected = model(x)
+        found = torch.compile(model.to("xla"), backend="openxla")(x.to("xla")).cpu()
+    assert len(debug.compilations()) > known
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
