@@ -13,6 +13,7 @@ import jax
 import torch
 
 from . import (
+    attention,
     autocast,
     composites,
     dispatch,
@@ -77,6 +78,7 @@ def register() -> None:
     views.register(_library)
     memory.register(_library)
     composites.register(_library)
+    attention.register(_library)
     fused_optimizers.register(_library)
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")

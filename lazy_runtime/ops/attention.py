@@ -1,47 +1,60 @@
-"""Scaled dot-product attention in the form that torch picks on the CPU; elsewhere torch decomposes it."""
+"""Scaled dot-product attention as one operator: torch's for the CPU, and ours (`lazy_runtime/attention.py`)."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import jax
 import jax.numpy as jnp
+import torch
 
-from .. import precision
+from . import attention_blocks, attention_cudnn
+from .attention_blocks import Options
 from .probe import probed
 from .reduction import opmath
 from .registry import op
 
-
-def _scores(query, key, is_causal, attn_mask, scale):
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    wide = _wide(query)
-    scores = jnp.einsum(
-        "...qd,...kd->...qk", query, key, precision=precision.of(query.dtype), preferred_element_type=wide
-    )
-    scores = scores * scale
-    if is_causal:
-        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
-    if attn_mask is not None:
-        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
-    return scores, scale
+_library = torch.library.Library("lazy_runtime", "FRAGMENT")
+_library.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? seed, float dropout_p, bool is_causal, "
+    "float? scale) -> (Tensor output, Tensor logsumexp)"
+)
+_library.define(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? seed, "
+    "Tensor output, Tensor logsumexp, float dropout_p, bool is_causal, float? scale, bool wants_mask) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
 
 
-def _for_each_head(x, query):
-    """Keys or values with as many heads as the queries, which may share them in groups."""
-    return jnp.repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
+def _attention_meta(query: Any, key: Any, value: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = torch.float32 if query.dtype.itemsize < 4 else query.dtype
+    attended = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    return attended, query.new_empty(query.shape[:-1], dtype=wide)
 
 
-def _summed(grad, shape):
-    """The gradient of `_for_each_head`; `shape` says how many heads there were."""
-    batch, heads = shape[0], shape[1]
-    if grad.shape[1] == heads:
-        return grad
-    return opmath(grad).reshape(batch, heads, -1, *grad.shape[2:]).sum(2).astype(grad.dtype)
+def _attention_backward_meta(grad: Any, query: Any, key: Any, value: Any, mask: Any, *rest: Any) -> tuple[Any, ...]:
+    grad_mask = mask.new_empty(mask.shape) if rest[-1] else query.new_empty(0)
+    return *(x.new_empty(x.shape) for x in (query, key, value)), grad_mask
 
 
-def _wide(x):
-    return jnp.float32 if x.dtype.itemsize < 4 else x.dtype
+_library.impl("attention", _attention_meta, "Meta")
+_library.impl("attention_backward", _attention_backward_meta, "Meta")
+
+
+@op("lazy_runtime::attention", products=True)
+def attention(query, key, value, mask, seed, dropout_p, is_causal, scale, *, input_spec):
+    options = _options(query, is_causal, scale, dropout_p, seed)
+    return _forward(input_spec.device.platform, query, key, value, mask, options)
+
+
+@op("lazy_runtime::attention_backward", products=True)
+def attention_backward(
+    grad, query, key, value, mask, seed, attended, logsumexp, dropout_p, is_causal, scale, wants_mask, *, input_spec
+):
+    options = _options(query, is_causal, scale, dropout_p, seed)
+    platform = input_spec.device.platform
+    *grads, grad_mask = _backward(platform, grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
+    return *grads, jnp.zeros(0, query.dtype) if grad_mask is None else grad_mask
 
 
 # the probe refuses dropout, which torch's kernel does not have: `scaled_dot_product_attention` is composed then
@@ -49,30 +62,50 @@ def _wide(x):
     "aten::_scaled_dot_product_flash_attention_for_cpu", products=True,
     infer=probed("aten::_scaled_dot_product_flash_attention_for_cpu"),
 )  # fmt: skip
-def flash_attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
-    key, value = _for_each_head(key, query), _for_each_head(value, query)
-    scores, _ = _scores(query, key, is_causal, attn_mask, scale)
-    logsumexp = jax.nn.logsumexp(scores, axis=-1)
-    logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)  # a row masked as a whole attends to nothing
-    weights = jnp.exp(scores - logsumexp[..., None]).astype(query.dtype)
-    attended = jnp.einsum("...qk,...kd->...qd", weights, value, precision=precision.of(query.dtype))
-    return attended, logsumexp
+def flash_attention_for_cpu(
+    query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None, input_spec
+):
+    return _forward(input_spec.device.platform, query, key, value, attn_mask, _options(query, is_causal, scale))
 
 
 @op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", products=True)
 def flash_attention_for_cpu_backward(
-    grad, query, key, value, attended, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
+    grad, query, key, value, attended, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None, input_spec
 ):
-    exact = precision.of(query.dtype)
-    groups = key.shape
+    options, platform = _options(query, is_causal, scale), input_spec.device.platform
+    return _backward(platform, grad, query, key, value, attn_mask, attended, logsumexp, options)[:3]
+
+
+def _options(query, is_causal, scale, dropout_p=0.0, seed=None):
+    return Options(1 / math.sqrt(query.shape[-1]) if scale is None else scale, is_causal, dropout_p, seed)
+
+
+def _forward(platform, query, key, value, mask, options):
+    if attention_cudnn.takes(platform, query, key, value, mask, options):
+        return attention_cudnn.forward(query, key, value, options)
     key, value = _for_each_head(key, query), _for_each_head(value, query)
-    scores, scale = _scores(query, key, is_causal, attn_mask, scale)
-    weights = jnp.exp(scores - logsumexp[..., None])
-    narrow = weights.astype(query.dtype)
-    grad_value = jnp.einsum("...qk,...qd->...kd", narrow, grad, precision=exact)
-    grad_weights = jnp.einsum("...qd,...kd->...qk", grad, value, precision=exact).astype(weights.dtype)
-    offset = jnp.sum((grad * attended).astype(weights.dtype), -1, keepdims=True)
-    grad_scores = (weights * (grad_weights - offset) * scale).astype(query.dtype)
-    grad_query = jnp.einsum("...qk,...kd->...qd", grad_scores, key, precision=exact)
-    grad_key = jnp.einsum("...qk,...qd->...kd", grad_scores, query, precision=exact)
-    return grad_query, _summed(grad_key, groups), _summed(grad_value, groups)
+    return attention_blocks.forward(query, key, value, mask, options)
+
+
+def _backward(platform, grad, query, key, value, mask, attended, logsumexp, options, wants_mask=False):
+    if attention_cudnn.takes(platform, query, key, value, mask, options):
+        return *attention_cudnn.backward(grad, query, key, value, options), None
+    heads = key.shape
+    key, value = _for_each_head(key, query), _for_each_head(value, query)
+    grads = attention_blocks.backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
+    return grads[0], _summed(grads[1], heads), _summed(grads[2], heads), grads[3]
+
+
+def _for_each_head(x, query):
+    """Keys or values with as many heads as the queries, which may share them in groups."""
+    if x.ndim < 3 or x.shape[-3] == query.shape[-3]:
+        return x
+    return jnp.repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
+
+
+def _summed(grad, shape):
+    """The gradient of `_for_each_head`; `shape` says how many heads there were."""
+    if len(shape) < 3 or grad.shape[-3] == shape[-3]:
+        return grad
+    groups = opmath(grad).reshape(*shape[:-2], -1, *grad.shape[-2:])
+    return groups.sum(-3).astype(grad.dtype)
