@@ -194,4 +194,4 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
             device.wait()
     else:
         metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")
-        metrics.record("TensorsGraphSize", len(nodes), metrics.Unit.VALUE)
+        metrics.record("TensorsGraphSize", sum([node.call.operators for node in nodes]), metrics.Unit.VALUE)

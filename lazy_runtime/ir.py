@@ -101,6 +101,11 @@ class Call:
         self.nested: Nested | None = None
         self.view = False
 
+    @property
+    def operators(self) -> int:
+        """How many operators it stands for."""
+        return 1 if self.nested is None else len(self.nested.graph.calls)
+
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
 

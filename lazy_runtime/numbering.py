@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from . import config, deferred_views
-from .ir import Graph, Handle, Node, Value
+from .ir import Call, Graph, Handle, Node, Value
 from .spec import TensorSpec
 from .xla_devices import Device
 
@@ -83,6 +83,13 @@ def number(
     calls = tuple([node.call for node in nodes])
     graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options)
     return Numbered(graph, leaves, live, nodes)
+
+
+def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbered:
+    """The graph that is one call of these values."""
+    slots = tuple(range(-1, -1 - len(values), -1))
+    graph = Graph(call.device, (call,), slots, tuple(range(len(call.outputs))), call.inputs, ())
+    return Numbered(graph, list(values), [], [Node(call, values, (), ints)])
 
 
 def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = None) -> list[Node]:

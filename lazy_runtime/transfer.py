@@ -63,7 +63,8 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
     """
     spec = tensor.spec
     began = time.perf_counter_ns()
-    pending = len(spec.device.pending) if tensor.handle.value.array is None else 0
+    recorded = spec.device.pending if tensor.handle.value.array is None else ()
+    pending = sum([node.call.operators for node in recorded])
     try:
         host = download(execute.array_of(tensor.handle.value, spec.device))
     except jax.errors.JaxRuntimeError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import torch
 
-from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, transfer
+from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, numbering, transfer
+from lazy_runtime.debug import graph_saver
 from lazy_runtime.experimental import compiling
 from lazy_runtime.ir import Handle, Value
 from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
@@ -22,6 +23,8 @@ from . import fx, origin, step
 _torch: Any = torch
 _inner = _torch._from_functional_tensor
 _outer = _torch._to_functional_tensor
+
+_SAVES_GRAPHS = graph_saver.is_on()
 
 
 class DeviceRun:
@@ -120,10 +123,18 @@ class DeviceRun:
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
         self._device.raise_failures()
+        if _SAVES_GRAPHS:
+            self._save(arguments, seeds)
         results = self._executable(arrays, (), seeds, program.lines)
         metrics.count("ExecuteComputation")
         lifetimes.bound(len(results))
         return self._handles(results)
+
+    def _save(self, arguments: list[Any], seeds: Sequence[int]) -> None:
+        """Appends the program to the file of graphs."""
+        tensors = [arguments[number] for number in self._arguments]
+        values = [unwrap(x).handle.value if x.device.type == "xla" else Value(None, 0) for x in tensors]
+        graph_saver.save(numbering.of_call(self._call, self._in_order(values, self._constants), seeds))
 
     def _in_order(self, given: list[Any], constants: list[Any]) -> list[Any]:
         """What stands for the arguments and for the constants, in the order of the program's leaves."""

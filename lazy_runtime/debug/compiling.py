@@ -105,7 +105,7 @@ class Compilation:
         self.backend = origin.backend
         self.seconds = executable.compile_ns / 1e9
         self.when = time.time()
-        self.operators = sum(1 if call.nested is None else len(call.nested.graph.calls) for call in graph.calls)
+        self.operators = sum(call.operators for call in graph.calls)
         self.inputs = len(graph.leaves)
         self.outputs = len(graph.outputs)
         self.donated = len(graph.donated)

@@ -280,6 +280,11 @@ def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     return None if shares(x, y) else f"{name}.data = {other}"
 
 
+def _set(s: Sketch, name: str, x: torch.Tensor) -> str | None:
+    """Not of a view: torch takes it for one of its old base still, and has its gradient made over that."""
+    return None if x._is_view() else f"{name}.set_({s.pick()[0]})"
+
+
 METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.t_()",
     lambda s, name, x: f"{name}.transpose_{s.dims(x)}",
@@ -288,7 +293,7 @@ METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.swapaxes_{s.dims(x)}",
     lambda s, name, x: name + _as_strided(s, x, "as_strided_"),
     _data,
-    lambda s, name, x: f"{name}.set_({s.pick()[0]})",
+    _set,
     _resize,
     lambda s, name, x: f"{name}.detach_()",
     _requires_grad,

@@ -296,6 +296,20 @@ for form in ("", "hlo", "stablehlo"):
     assert "stablehlo.cosine" in stablehlo
 
 
+def test_graphs_of_compiled_functions_are_saved(fresh_process, tmp_path):
+    path = tmp_path / "graphs.txt"
+    code = """
+step = torch.compile(lambda x, y: (x.cos() + y, torch.rand_like(x)), backend="openxla")
+x = torch.rand(4)
+step(x.to("xla"), 2 * x.to("xla"))
+step(x.to("xla"), x.to("xla"))
+"""
+    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
+    text = path.read_text()
+    assert text.count("aten::cos(%") == 2
+    assert "aten::rand" in text or "aten::uniform" in text
+
+
 def test_hlo_names_the_lines_of_a_compiled_training_step(fresh_process, tmp_path):
     (tmp_path / "train.py").write_text("def model(x, w):\n    return (x @ w).tanh()\n")
     code = f"""

@@ -323,3 +323,19 @@ def test_a_read_between_compiled_calls_of_a_full_graph_is_refused():
         RuntimeError, match=r"reads is compiled with full_graph=True and a value is read at .*test_step"
     ):
         reads(torch.ones(3, device="xla"))
+
+
+def test_reports_count_the_operators_of_graphs_that_are_part_of_a_step():
+    met = lazy_runtime.debug.metrics
+    trainer = Trainer("step")
+    (batch,) = batches(1)
+    for _ in range(3):
+        trainer(*batch).item()
+    met.clear_all()
+    trainer(*batch)
+    samples, size, _ = met.metric_data("TensorsGraphSize")
+    assert samples == 1
+    assert size == lazy_runtime.debug.compilations()[-1].operators > 30
+    read = sum(found.operators for found in lazy_runtime.debug.syncs())
+    Trainer("model").call(batch[0].to("xla")).sum().item()
+    assert sum(found.operators for found in lazy_runtime.debug.syncs()) > read + 5
