@@ -3,6 +3,7 @@
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
+# make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make check    formatting, lint and types alone
 # make clean    removes the environment and what was built
 #
@@ -18,10 +19,11 @@ RESULTS := benchmarks/results/latest.jsonl
 PACKAGES := lazy_runtime openxla_backend benchmarks
 NATIVE := $(wildcard lazy_runtime/native/*.cpp lazy_runtime/native/*.h) lazy_runtime/native/build.py
 BENCH ?=
+COMPARE ?=
 TESTS ?=
 OPS ?=
 
-.PHONY: setup test test-ops test-models bench check clean
+.PHONY: setup test test-ops test-models bench compare check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -37,6 +39,9 @@ test-models: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)
+
+compare: setup
+	$(BIN)/python -m benchmarks compare $(COMPARE)
 
 check: setup
 	$(BIN)/ruff format --check

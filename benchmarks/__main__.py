@@ -1,4 +1,4 @@
-"""Command line: `python -m benchmarks run|verify|table|gate|coldstart|eager|memory|hosttime|steptime`."""
+"""Command line: `python -m benchmarks run|verify|compare|table|gate|coldstart|eager|memory|hosttime|steptime`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from . import gate_command, models, report, steptime
+from . import compare_command, gate_command, models, report, steptime
 from .options import add_choices, check_choices, check_inputs, names, positive
 from .worker import Request
 
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for model in options.models:
             print(f"\n{eager.table(model, *eager.rates(model, options.steps))}")
         return 0
+    if options.command == "compare":
+        return compare_command.main(parser, options)
     if options.command == "gate":
         return gate_command.main(parser, options)
     from . import run
@@ -116,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, check):
         add_choices(command)
         command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")
+
+    compare = commands.add_parser("compare", help="all models in all tests and modes, against all others: hours")
+    compare_command.add_options(compare)
 
     gate = commands.add_parser("gate", help="whether a speedup fell by more than noise; 1 if one did")
     gate_command.add_options(gate)

@@ -23,6 +23,7 @@ ENVIRONMENT: dict[str, str | None] = {
     # and takes twice the time, of the same commit.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_ARENA_MAX": "1",  # the heaps of others are given back whatever the threshold
 }
 
 #: Of budgets, for a model whose change the noise still hides when the first is over.

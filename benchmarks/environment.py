@@ -10,7 +10,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("openxla-torch", "torch", "jax", "jaxlib", "torchvision", "timm", "transformers", "numpy")
+PACKAGES = (
+    "openxla-torch",
+    "torch",
+    "jax",
+    "jaxlib",
+    "torchvision",
+    "timm",
+    "transformers",
+    "numpy",
+    "openvino",
+    "torch_xla",
+)
 FLAGS = re.compile(r"(XLA|PJRT|CPU_NUM|JAX|TORCH|PYTORCH|OMP|MKL|KMP|GOMP|DNNL|ONEDNN|ATEN|MALLOC|LD_PRELOAD|GLIBC)")
 _PATH = re.compile(r"(?<![\w.~/])(?!//)(~|\.{1,2})?(/[\w.+@%~-]+)+/?")
 

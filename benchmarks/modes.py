@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,24 +24,83 @@ class Mode(NamedTuple):
         backend: what `torch.compile` gets; None leaves the model uncompiled.
         memory_format: of the weights and images.
         whole_step: `torch.compile` gets the function of a whole training step in place of the model.
+        tests: those that the mode has something to run in.
+        freezing: Inductor takes the parameters for constants, and times its choices.
+        needs: a package that the mode is left out without.
+        elsewhere: it runs in a process of another environment, where torch_xla is installed.
     """
 
     device: str = "cpu"
     backend: str | Callable[..., Any] | None = None
     memory_format: torch.memory_format = torch.contiguous_format
     whole_step: bool = False
+    tests: Sequence[str] = ("inference", "training", "step")
+    freezing: bool = False
+    needs: str | None = None
+    elsewhere: bool = False
 
 
 MODES: dict[str, Mode] = {
     "eager": Mode(),
     "eager_channels_last": Mode(memory_format=torch.channels_last),
     "inductor": Mode(backend="inductor"),
+    "inductor_freezing": Mode(backend="inductor", freezing=True, tests=["inference"]),
+    "openvino": Mode(backend="openvino", needs="openvino", tests=["inference"]),
+    "torch_xla": Mode(device="elsewhere", backend="openxla", elsewhere=True),
+    "torch_xla_lazy": Mode(device="elsewhere", elsewhere=True),
     "lazy": Mode(device="xla"),
     "openxla": Mode(device="xla", backend="openxla"),
-    "openxla_step": Mode(device="xla", backend="openxla", whole_step=True),
+    "openxla_step": Mode(device="xla", backend="openxla", whole_step=True, tests=["step"]),
 }
 
 TESTS = ("inference", "training", "step")  # training: one forward and one backward pass, no optimizer
+
+#: This package's own; all others are what a user could pick in their place.
+OURS = ("lazy", "openxla", "openxla_step")
+
+
+def available(names: Sequence[str], torch_xla: str | None = None) -> list[str]:
+    """Those modes that can be run here.
+
+    Args:
+        torch_xla: an interpreter of an environment with torch_xla.
+    """
+    return [
+        name
+        for name in names
+        if (MODES[name].needs is None or importlib.util.find_spec(MODES[name].needs or "") is not None)
+        and (torch_xla is not None or not MODES[name].elsewhere)
+    ]
+
+
+def compiled(function: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
+    """A function as a mode's compiler makes it; uncompiled where it has none."""
+    if mode.backend is None:
+        return function
+    if mode.freezing:
+        return _Freezing(function)
+    if mode.needs == "openvino":
+        importlib.import_module("openvino.torch")  # registers the backend
+    return torch.compile(function, backend=mode.backend)
+
+
+class _Freezing:
+    """Inductor at its best in inference: parameters frozen, which Dynamo asks of a global flag while it traces, and the
+    mode max-autotune-no-cudagraphs."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._compiled = torch.compile(function, backend="inductor", mode="max-autotune-no-cudagraphs")
+        self._traced = False
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self._traced:
+            return self._compiled(*inputs)
+        from torch._inductor import config
+
+        with config.patch(freezing=True):
+            results = self._compiled(*inputs)
+        self._traced = True
+        return results
 
 
 class Program:
@@ -69,7 +130,7 @@ class Program:
         """The model as it is called."""
         if self.mode.whole_step:
             raise ValueError("this mode compiles the function of a whole step: it has no other")
-        return self.model if self.mode.backend is None else torch.compile(self.model, backend=self.mode.backend)
+        return compiled(self.model, self.mode)
 
     def run(self) -> None:
         """One run, from the call to the completion of all its results."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Collection, Sequence
 
 from . import models
-from .modes import MODES, TESTS
+from .modes import MODES, TESTS, available
 
 
 def add_choices(
@@ -36,6 +36,14 @@ def add_choices(
 
 def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str]) -> None:
     """Refuses modes and tests that do not go together: ends the process with a message."""
+    missing = [mode for mode in modes if mode not in available(modes)]
+    if missing:
+        how = f"{MODES[missing[0]].needs} is not installed" if MODES[missing[0]].needs else "only `compare` has it"
+        parser.error(f"mode {missing[0]} cannot be run: {how}")
+    for mode in modes:
+        lacking = [test for test in tests if test not in MODES[mode].tests]
+        if lacking and not MODES[mode].whole_step:
+            parser.error(f"mode {mode} has no test {lacking[0]}: use --test {','.join(MODES[mode].tests)}")
     whole = [mode for mode in modes if MODES[mode].whole_step]
     others = [test for test in tests if test != "step"]
     if whole and others:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class Server:
         interpreter: the Python that runs it.
         tree: the checkout whose `benchmarks` it runs and whose packages it imports.
         environment: variables besides this process's own; None unsets one.
+
+    Raises:
+        OSError: there is no such interpreter.
     """
 
     def __init__(
@@ -42,15 +46,19 @@ class Server:
         paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]  # ahead of what is installed
         variables = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)}
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (it is there until `close`)
-        self._process = subprocess.Popen(
-            [str(interpreter), "-m", "benchmarks.served"],
-            cwd=tree,
-            env={name: value for name, value in variables.items() if value is not None},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [str(interpreter), "-m", "benchmarks.served"],
+                cwd=tree,
+                env={name: value for name, value in variables.items() if value is not None},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+            )
+        except OSError:
+            self._log.close()
+            raise
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """Has it do something, and waits for the answer.
@@ -118,6 +126,14 @@ class Program(modes.Program):
         self._name = f"{test} {mode}"
         self._times = times
         self._ask("make", request=dict(request), test=test, mode=mode)
+
+    @classmethod
+    def alone(cls, interpreter: str, request: Mapping[str, Any], test: str, mode: str) -> Program:
+        """One that has its process to itself, until it is gone."""
+        server = Server(interpreter)
+        program = cls(server, request, test, mode)
+        weakref.finalize(program, server.close)
+        return program
 
     def _ask(self, do: str, **arguments: Any) -> Any:
         return self._server.ask(do, name=self._name, **arguments)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
+from . import standing
 from .modes import MODES, TESTS
 from .training_step import SETTLING
 
@@ -19,14 +21,17 @@ SUBJECTS = ("openxla", "openxla_step")  # the modes whose speedups are shown
 
 def tables(records: Sequence[Record]) -> str:
     """All tables that the records have data for, as Markdown."""
-    parts = [machine(record) for record in records if record["record"] == "environment"]
-    for test in TESTS:
-        rows = _rows(records, test)
+    environments = [record for record in records if record["record"] == "environment"]
+    parts = [machine(record) for record in environments]
+    peak = next((record["gemm_gflops"] for record in environments if "gemm_gflops" in record), None)
+    for test, batch_size in itertools.product(TESTS, _batch_sizes(records)):
+        rows = _rows(records, test, batch_size)
         if not rows:
             continue
         if any("median_ms" in row for modes in rows.values() for row in modes.values()):
             parts += [speedups(test, rows, subject) for subject in SUBJECTS]
-            parts.append(times(test, rows))
+            parts.append(times(test, rows, peak))
+            parts.append(standing.table(test, batch_size, rows) if peak else "")
             counted = _counted(test, rows)
             parts += [work(test, counted), host_times(test, counted)] if counted else []
             parts.append(first_calls(test, rows))
@@ -41,10 +46,17 @@ def machine(environment: Record) -> str:
     versions, found = environment["versions"], environment["machine"]
     flags = " ".join(f"{name}={value}" for name, value in environment["flags"].items())
     names = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    return (
+    sentence = (
         f"{found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, {found['system']}; {names}; "
         f"flags: {flags or 'none'}"
     )
+    if "gemm_gflops" in environment:
+        commit = environment.get("commit") or "unknown"
+        sentence += f"; commit {commit}; matrix products at {environment['gemm_gflops']:.0f} GFLOP/s"
+    if "torch_xla" in environment:
+        theirs = ", ".join(f"{name} {version}" for name, version in environment["torch_xla"].items() if version)
+        sentence += f"; the modes torch_xla and torch_xla_lazy with {theirs}"
+    return sentence
 
 
 def speedups(test: str, rows: Rows, subject: str) -> str:
@@ -66,8 +78,13 @@ def speedups(test: str, rows: Rows, subject: str) -> str:
     return _table(f"{_heading(test, rows)}: speedup of {subject}", headers, [*body, [*means, ""]])
 
 
-def times(test: str, rows: Rows) -> str:
-    """Medians with their spread."""
+def times(test: str, rows: Rows, peak: float | None = None) -> str:
+    """Medians with their spread.
+
+    Args:
+        peak: 10^9 operations a second of the machine's matrix products, for a column of what the model's operations
+            would take at that speed.
+    """
 
     def cell(row: Record) -> str:
         low, high = row["quartiles_ms"]
@@ -75,7 +92,10 @@ def times(test: str, rows: Rows) -> str:
         return f"{row['median_ms']:.1f} ({high - low:.1f}{recompiles})"
 
     title = f"{_heading(test, rows)}: milliseconds, median (interquartile range)"
-    return _by_mode(title, rows, cell, {"rounds": _rounds, "relative error at most": _bounds})
+    more = {"rounds": _rounds, "relative error at most": _bounds}
+    if peak:
+        more = {"roofline": lambda modes: _roofline(modes, peak), **more}
+    return _by_mode(title, rows, cell, more)
 
 
 def work(test: str, rows: Rows) -> str:
@@ -123,7 +143,7 @@ def first_calls(test: str, rows: Rows) -> str:
         reused = MODES[row["mode"]].device == "xla" and row["first_call_compiles"] == 0
         return f"{row['first_call_s']:.1f}" + (" (compiled before)" if reused else "")
 
-    return _by_mode(f"{test.capitalize()}: seconds of the first call", rows, cell, {})
+    return _by_mode(f"{_heading(test, rows)}: seconds of the first call", rows, cell, {})
 
 
 def errors(test: str, rows: Rows) -> str:
@@ -151,18 +171,28 @@ def row_line(row: Record) -> str:
     return f"{name}{row['median_ms']:.1f} ms{work}, first call {row['first_call_s']:.1f} s, {checks}"
 
 
-def _rows(records: Sequence[Record], test: str) -> Rows:
+def _batch_sizes(records: Sequence[Record]) -> list[int | None]:
+    """Those that were asked for, after None for the models' defaults."""
+    found = {record.get("batch_size") for record in records}
+    return [None, *sorted(size for size in found if size is not None)]
+
+
+def _rows(records: Sequence[Record], test: str, batch_size: int | None) -> Rows:
     rows: Rows = {}
     for record in records:
-        if record["record"] == "row" and record["test"] == test:
+        if record["record"] == "row" and (record["test"], record.get("batch_size")) == (test, batch_size):
             rows.setdefault(record["model"], {})[record["mode"]] = record
     return rows
 
 
 def _heading(test: str, rows: Rows) -> str:
-    """The test, and of steps how many are run before one is waited for."""
-    loop = max(row.get("loop", 1) for modes in rows.values() for row in modes.values())
-    return test.capitalize() + (f", loops of {loop}" if loop > 1 else "")
+    """The test, the batch size where it is not the models' default, and of steps how many are run before one is waited
+    for."""
+    all_rows = [row for modes in rows.values() for row in modes.values()]
+    batch_size, loop = all_rows[0].get("batch_size"), max(row.get("loop", 1) for row in all_rows)
+    return (
+        test.capitalize() + (f", batch {batch_size}" if batch_size else "") + (f", loops of {loop}" if loop > 1 else "")
+    )
 
 
 def _counted(test: str, rows: Rows) -> Rows:
@@ -212,6 +242,11 @@ def _checks(modes: dict[str, Record]) -> dict[str, float]:
 
 def _bounds(modes: dict[str, Record]) -> str:
     return ", ".join(f"{bound:.0e} {what}" for what, bound in _checks(modes).items())
+
+
+def _roofline(modes: dict[str, Record], peak: float) -> str:
+    """Milliseconds of the model's operations at the machine's peak."""
+    return next((f"{row['flops'] / peak / 1e6:.1f}" for row in modes.values() if "flops" in row), "-")
 
 
 def _rounds(modes: dict[str, Record]) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ EXIT_LIMIT_S = 60.0  # a process that has sent everything and does not end for t
 Record = dict[str, Any]
 
 
-def run(requests: Sequence[Request], output: Path | None = None) -> list[Record]:
+def run(requests: Sequence[Request], output: Path | None = None, more: Mapping[str, Any] | None = None) -> list[Record]:
     """Runs all requests and returns the records of a result file, the environment's first.
 
     Seconds that a model leaves of its budget go to those after it, so that the whole keeps to the sum.
 
     Args:
         output: written line by line as rows are finished.
+        more: goes into the environment's record.
     """
     records: list[Record] = []
     file = None
@@ -45,7 +46,7 @@ def run(requests: Sequence[Request], output: Path | None = None) -> list[Record]
 
     deadline = time.monotonic() + sum(request.budget_s for request in requests)
     try:
-        keep({"record": "environment", **environment.collect()})
+        keep({"record": "environment", **environment.collect(), **(more or {})})
         with tqdm(
             total=sum(request.steps for request in requests), unit="step", dynamic_ncols=True, disable=None
         ) as bar:
@@ -83,7 +84,7 @@ def read(path: Path) -> list[Record]:
 
 def _run_model(request: Request, bar: tqdm) -> Iterator[Record]:
     """Yields the rows of one model; what its process did not report, because it died, are failures."""
-    missing = {(test, mode) for test in request.tests for mode in request.modes}
+    missing = {(test, mode) for test in request.tests for mode in request.modes_of(test)}
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -101,7 +102,7 @@ def _run_model(request: Request, bar: tqdm) -> Iterator[Record]:
             else:
                 reason = content
         for test in request.tests:
-            for mode in request.modes:
+            for mode in request.modes_of(test):
                 if (test, mode) in missing:
                     yield request.failed_row(test, mode, reason)
         if (failed or missing) and log.exists():

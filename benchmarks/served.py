@@ -7,6 +7,7 @@ environment can run it; what a program needs besides is imported with it.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -29,12 +30,11 @@ class Programs:
     def hello(self) -> dict[str, Any]:
         """What runs here: versions, and where the package lies if it is importable, for a check that it is the one
         that was meant."""
-        import importlib.util
-
         spec = importlib.util.find_spec("lazy_runtime")
         return {
             "versions": environment.versions(),
             "package": None if spec is None or spec.origin is None else os.path.dirname(os.path.dirname(spec.origin)),
+            "torch_xla": importlib.util.find_spec("torch_xla") is not None,
             "threads": torch.get_num_threads(),
         }
 
@@ -73,6 +73,10 @@ class Programs:
 def _program(
     request: dict[str, Any], test: str, mode: str, model: torch.nn.Module, inputs: Sequence[torch.Tensor]
 ) -> Any:
+    if mode.startswith("torch_xla"):
+        from .torch_xla_program import Program
+
+        return Program(model, inputs, test, dynamo=mode == "torch_xla", loop=request["loop"])
     from .modes import warm_up  # not above: it needs the package, which another environment lacks
     from .training_step import Step
     from .worker import Request

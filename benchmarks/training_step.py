@@ -10,7 +10,7 @@ import torch
 import lazy_runtime
 
 from . import measure
-from .modes import Mode, Program
+from .modes import Mode, Program, compiled
 
 #: Small enough for hundreds of steps on one batch to stay finite, and large enough for an update to be told from the
 #: rounding of the parameter that it changes.
@@ -38,7 +38,7 @@ class Step(Program):
         self._original = model
         self._step = self._whole
         if mode.whole_step and mode.backend is not None:
-            self._step = torch.compile(self._whole, backend=mode.backend)
+            self._step = compiled(self._whole, mode)
 
     def _compile(self) -> Callable[..., Any]:
         return self.model if self.mode.whole_step else super()._compile()

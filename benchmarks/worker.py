@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ import torch
 
 from lazy_runtime import real_devices
 
-from . import environment, measure, models, verify
+from . import environment, measure, models, remote, roofline, verify
 from .modes import MODES, Program, warm_up
 from .row import Row
 from .training_step import SETTLING, Step
@@ -38,6 +39,7 @@ class Request(NamedTuple):
         budget_s: seconds for this process from its start; when they are over, rounds are cut.
         float64: verify training on xla in float64 too.
         loop: steps of a timed round, of which only the last is waited for; of no account but in the test `step`.
+        torch_xla: the interpreter of another environment, for the modes that run there.
     """
 
     model: str
@@ -49,9 +51,16 @@ class Request(NamedTuple):
     budget_s: float = 60.0
     float64: bool = False
     loop: int = 1
+    torch_xla: str | None = None
+
+    def modes_of(self, test: str) -> list[str]:
+        """The modes that have something to run in a test."""
+        return [mode for mode in self.modes if test in MODES[mode].tests]
 
     def program(self, test: str, mode: str, model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Program:
         """What runs a model in a mode."""
+        if MODES[mode].elsewhere:
+            return remote.Program.alone(self.torch_xla or sys.executable, self._asdict(), test, mode)
         if test == "step":
             return Step(MODES[mode], model, inputs, self.loop)
         return Program(MODES[mode], model, inputs)
@@ -60,16 +69,23 @@ class Request(NamedTuple):
         """The modes that are verified in float64."""
         if not self.float64 or test == "inference":
             return []
-        return [mode for mode in self.modes if MODES[mode].device == "xla"]
+        return [mode for mode in self.modes_of(test) if MODES[mode].device == "xla"]
 
     def failed_row(self, test: str, mode: str, failure: str) -> dict[str, Any]:
         """The record of a row of which nothing is known but that it failed."""
-        return {"model": self.model, "test": test, "mode": mode, "checks": [], "failure": failure}
+        return {**self.name(test), "mode": mode, "checks": [], "failure": failure}
+
+    def name(self, test: str) -> dict[str, Any]:
+        """What tells the records of a test from those of others."""
+        named = {"model": self.model, "test": test}
+        return named if self.batch_size is None else {**named, "batch_size": self.batch_size}
 
     @property
     def steps(self) -> int:
         """How many steps the worker reports."""
-        return sum(1 + len(self.modes) + len(self.float64_modes(test)) + (self.rounds > 0) for test in self.tests)
+        return sum(
+            1 + len(self.modes_of(test)) + len(self.float64_modes(test)) + (self.rounds > 0) for test in self.tests
+        )
 
 
 def main(request: Request, connection: Connection, log: str) -> None:
@@ -87,7 +103,7 @@ def main(request: Request, connection: Connection, log: str) -> None:
         with _cold_caches(request.modes):
             warm_up(request.modes)
             if "step" in request.tests:
-                warm_up(request.modes, Step)
+                warm_up(request.modes_of("step"), Step)
             for number, test in enumerate(request.tests):
                 now = time.perf_counter()
                 # what is left, in equal parts to the tests that are left
@@ -104,7 +120,7 @@ def _run_guarded(request: Request, test: str, deadline: float, connection: Conne
         records = run_test(request, test, deadline, lambda kind, text: connection.send((kind, text)))
     except Exception as error:
         traceback.print_exc()
-        records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes]
+        records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes_of(test)]
     for record in records:
         connection.send(("row", record))
     _free()
@@ -116,7 +132,7 @@ def _cold_caches(modes: Sequence[str]) -> Iterator[None]:
     """First calls compile: what earlier processes left on the disk is not used."""
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-    if "inductor" not in modes:
+    if not any(mode.startswith("inductor") for mode in modes):
         yield
         return
     from torch._inductor.utils import fresh_cache
@@ -140,9 +156,9 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
     model = models.without_dropout(models.build(request.model)).train(test != "inference")
     inputs = models.example(request.model, request.batch_size, request.image_size)
     common = {
-        "model": request.model,
-        "test": test,
+        **request.name(test),
         "input_shape": list(inputs[0].shape),
+        "flops": roofline.flops(model, inputs),
         "xla_device": real_devices()[0],
         "torch_threads": torch.get_num_threads(),
     }
@@ -163,7 +179,7 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
     expected = eager.program.results()
     eager.compare(expected)
     rows: list[Row] = []
-    for mode in request.modes:
+    for mode in request.modes_of(test):
         step(f"first call of {mode}")
         rows.append(eager if mode == "eager" else first_call(mode))
         if test == "step":

@@ -14,6 +14,8 @@ from benchmarks.modes import MODES
         (["run", "--models", ","], "no model was named"),
         (["run", "--modes", "openxla_step"], "the tests inference and training have none: use --test step"),
         (["verify", "--modes", "lazy,openxla_step", "--test", "step,training"], "the test training has none"),
+        (["run", "--modes", "eager,torch_xla"], "mode torch_xla cannot be run: only `compare` has it"),
+        (["run", "--modes", "inductor_freezing"], "mode inductor_freezing has no test training: use --test inference"),
         (["run", "--loop", "30"], "--loop is a number of training steps: it needs --test step"),
         (["run", "--loop", "0"], "expected a whole number of at least 1, got '0'"),
         (["run", "--batch-size", "0"], "expected a whole number of at least 1, got '0'"),
@@ -33,8 +35,8 @@ def test_a_run_from_the_command_to_the_tables(tmp_path, capfd):
     small = ["--models", "squeezenet1_1", "--image-size", "32", "--batch-size", "1", "--repeat", "3"]
     assert main(["run", *small, "--output", str(results)]) == 0
     printed = capfd.readouterr().out
-    assert "### Inference: speedup of openxla" in printed
-    assert "### Training: speedup of openxla" in printed
+    assert "### Inference, batch 1: speedup of openxla" in printed
+    assert "### Training, batch 1: speedup of openxla" in printed
     assert "failed" not in printed
 
     assert main(["table", str(results)]) == 0
@@ -45,6 +47,6 @@ def test_loops_of_steps_from_the_command_to_the_tables(capfd):
     small = ["--models", "squeezenet1_1", "--image-size", "32", "--batch-size", "1", "--repeat", "3"]
     assert main(["run", *small, "--test", "step", "--modes", "lazy,openxla", "--loop", "2"]) == 0
     printed = capfd.readouterr().out
-    assert "### Step, loops of 2: speedup of openxla" in printed
-    assert "### Step, loops of 2: executions, compiles per step" in printed
+    assert "### Step, batch 1, loops of 2: speedup of openxla" in printed
+    assert "### Step, batch 1, loops of 2: executions, compiles per step" in printed
     assert "failed" not in printed

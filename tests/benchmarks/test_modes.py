@@ -56,3 +56,25 @@ def test_channels_last_is_that():
     program = Program(MODES["eager_channels_last"], _model(), [INPUT])
     assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)
     assert program.model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_freezing_is_asked_for_while_the_model_is_traced(monkeypatch):
+    from torch._inductor import config
+
+    seen = []
+
+    def compile_function(function, **options):
+        assert options == {"backend": "inductor", "mode": "max-autotune-no-cudagraphs"}
+
+        def call(*inputs):
+            seen.append(config.freezing)
+            return function(*inputs)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_function)
+    program = Program(MODES["inductor_freezing"], _model().eval(), [INPUT])
+    for _ in range(3):
+        program.run()
+    assert seen == [True, False, False]
+    assert set(program.results()) == {"output 0"}

@@ -129,3 +129,33 @@ def test_loops_are_named():
 @pytest.mark.parametrize("test", ["inference", "training"])
 def test_tests_have_tables_of_their_own(test):
     assert f"### {test.capitalize()}: milliseconds" in report.tables([_row("vgg16", "eager", 1.0, test)])
+
+
+def test_batch_sizes_have_tables_of_their_own():
+    rows = [*ROWS, *({**row, "batch_size": 1, "median_ms": 2 * row["median_ms"]} for row in ROWS)]
+    lines = _lines(report.tables(rows))
+    assert lines.count("### Inference: speedup of openxla") == 1
+    assert lines.count("### Inference, batch 1: speedup of openxla") == 1
+    assert "### Inference, batch 1: seconds of the first call" in lines
+
+
+def test_a_comparison_has_a_roofline_and_its_geomeans():
+    environment = {
+        "record": "environment",
+        "machine": {"cpu": "EPYC", "cores": 2, "memory_gib": 23.5, "system": "Linux"},
+        "versions": {"torch": "2.13.0"},
+        "flags": {},
+        "commit": "abc",
+        "gemm_gflops": 200.0,
+        "torch_xla": {"torch": "2.9.1", "openvino": None},
+    }
+    text = report.tables([environment, *({**row, "flops": 10**9} for row in ROWS)])
+    lines = _lines(text)
+    assert lines[0].endswith(
+        "flags: none; commit abc; matrix products at 200 GFLOP/s; "
+        "the modes torch_xla and torch_xla_lazy with torch 2.9.1"
+    )
+    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 5.0 | 1 | 1e-04 float32 outputs |" in lines
+    assert "| lazy | 4.00 | 1.00, met | 2.00 (resnet18) | 0.97, met |" in lines
+    assert "roofline" not in report.tables(ROWS)
+    assert "asked for" not in report.tables(ROWS)

@@ -1,0 +1,19 @@
+import pytest
+import torch
+
+from benchmarks import models, roofline
+
+
+def test_operations_of_a_product_and_a_convolution():
+    linear = torch.nn.Linear(30, 20).eval()
+    assert roofline.flops(linear, [torch.zeros(10, 30)]) == 2 * 10 * 30 * 20
+    grouped = torch.nn.Conv2d(8, 8, 3, groups=8, bias=False).eval()
+    assert roofline.flops(grouped, [torch.zeros(1, 8, 5, 5)]) == 2 * 8 * 9 * 3 * 3
+    assert roofline.flops(grouped.train(), [torch.zeros(1, 8, 5, 5)]) == 3 * 2 * 8 * 9 * 3 * 3
+
+
+@pytest.mark.parametrize(("name", "gflops"), [("squeezenet1_1", 0.70), ("timm_vision_transformer", 9.2)])
+def test_models_have_the_operations_that_are_published(name, gflops):
+    model = models.build(name).eval()
+    assert roofline.flops(model, models.example(name, 1)) == pytest.approx(gflops * 1e9, rel=0.02)
+    assert all(parameter.device.type == "cpu" for parameter in model.parameters())
