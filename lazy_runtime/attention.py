@@ -104,7 +104,8 @@ def _fits(mask: torch.Tensor | None, query: torch.Tensor, keys: int, is_causal: 
 
 def _transformed() -> bool:
     """Whether torch.func or forward-mode derivatives are at work, which the operator does not know."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def _allowed() -> bool:

@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import checkpoints, parameters
+from . import attention, checkpoints, parameters
 from .compiled import CompiledGraph
 from .overlap import guard_offsets
 
@@ -142,6 +142,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if options:
         found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
         raise TypeError(f"backend='openxla' takes no options and no mode, got {found}: leave them out of torch.compile")
+    attention.keep_whole(gm)
     # with `torch._dynamo.config.trace_autograd_ops` a graph without gradients may hold a backward pass: it is of a step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
     with _no_garbage_collection():

@@ -1,0 +1,22 @@
+"""Attention in what Dynamo has traced, before AOTAutograd takes it apart."""
+
+from __future__ import annotations
+
+import torch
+
+from lazy_runtime import attention, xla_devices
+
+
+def keep_whole(gm: torch.fx.GraphModule) -> None:
+    """Has every call of torch's `scaled_dot_product_attention` decide by itself whether it stays one operator."""
+    for module in gm.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            calls = module.graph.find_nodes(op="call_function", target=_CALLED)
+            for node in calls:
+                node.target = attention.traced
+            if calls:
+                xla_devices.start()  # defines the operator
+                module.recompile()
+
+
+_CALLED = torch.nn.functional.scaled_dot_product_attention
