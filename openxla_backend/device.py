@@ -202,11 +202,12 @@ class DeviceRun:
             base = self._tensor(output.base, arguments, handles, made)
             base = base.detach() if output.detached else base
             return self._view(output, base, self._handle(output, arguments, handles))
-        if output.result is None or output.fresh:
+        key = output.result if output.shared is None else ~output.shared
+        if key is None or (output.fresh and output.shared is None):
             return _outer(make(self._handle(output, arguments, handles), output.spec))
-        tensor = made.get(output.result)
+        tensor = made.get(key)
         if tensor is None:
-            tensor = made[output.result] = _outer(make(handles[output.result], output.spec))
+            tensor = made[key] = _outer(make(self._handle(output, arguments, handles), output.spec))
         return tensor
 
     def _view(self, output: fx.Output, base: torch.Tensor, handle: Handle) -> torch.Tensor:

@@ -88,11 +88,17 @@ class HostRun:
         if output.base is not None:
             base = self._tensor(output.base, arguments, results, made)
             return output.view_of(base.detach() if output.detached else base)
+        if output.shared is not None:  # the value of an argument, or a constant one
+            if ~output.shared not in made:
+                if output.argument is not None:
+                    value = arguments[output.argument].detach()
+                else:
+                    value = self._export(output.value.handle.value.array)
+                made[~output.shared] = _laid_out(value.clone(), spec)
+            return made[~output.shared]
         if output.argument is not None:
-            argument = arguments[output.argument]
-            return _laid_out(argument.detach().clone(), spec) if output.fresh else argument
-        if output.result is None:
-            return _laid_out(self._export(output.value.handle.value.array).clone(), spec)
+            return arguments[output.argument]
+        assert output.result is not None
         if output.fresh:
             return _laid_out(self._result(output.result, results).clone(), spec)
         tensor = made.get(output.result)

@@ -231,4 +231,22 @@ t2[:1:2] = 3
 t0 = strided((1, 3), (1, 1), float32)
 t0[...] *= 2
 """,
+    "compiled, views of a copy that has the value of an argument": """
+t0 = values((2, 3), float32)
+t2 = t0.flip(0)
+---
+t3 = t2.flip(0)
+t3.copy_(t0)
+t4 = t3[:, :]
+---
+""",
+    "compiled, views of what has a constant value": """
+t0 = values((1,), float32)
+---
+t2 = t0.sum(-1)
+t3 = t2.view(1)
+t4 = t2.view(())
+t2.copy_(True)
+---
+""",
 }

@@ -165,3 +165,15 @@ def test_public_dlpack_is_enough(monkeypatch):
     finally:
         dlpack.importer.cache_clear()
         dlpack.exporter.cache_clear()
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_views_of_a_result_with_the_value_of_an_argument_or_a_constant_share_its_memory(constant):
+    def function(x):
+        y = x.flip(0)
+        y.fill_(2) if constant else y.copy_(x)
+        return y, y[:1]
+
+    whole, part = torch.compile(function, backend="openxla")(torch.ones(2, 3))
+    whole.add_(5)
+    assert part.tolist() == [[7.0 if constant else 6.0] * 3]
