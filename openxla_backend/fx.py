@@ -21,6 +21,9 @@ from .sizes import Sizes
 
 aten = torch.ops.aten
 
+#: In the `meta` of a placeholder: the argument's buffer will hold dimension 1 last, whatever its strides say.
+CHANNELS_LAST = "openxla_channels_last"
+
 
 class Output(NamedTuple):
     """Where one output of the program comes from.
@@ -33,6 +36,7 @@ class Output(NamedTuple):
         value: the Python value (None, an int) of what is no tensor; a constant of the graph.
         itself: it is the argument, not a tensor with the argument's value.
         fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
+        shared: number of the memory that a fresh output has in common with others of this number, or None.
         base: what it is a view of, if that is or has another view among the outputs, or is an argument.
         detached: autograd is not to know of what it is a view of.
         views: the view operators that make it from `base`, where `as_strided` cannot say the same.
@@ -45,6 +49,7 @@ class Output(NamedTuple):
     value: Any = None
     itself: bool = False
     fresh: bool = False
+    shared: int | None = None
     base: Output | None = None
     detached: bool = False
     views: tuple[ViewCall, ...] = ()
@@ -122,10 +127,11 @@ def trace(
     """
     metrics.count("DynamoExtractCompiledGraph")
     sizes = Sizes(gm, arguments)
+    placeholders = gm.graph.find_nodes(op="placeholder")
     channels_last = {  # before the trace, which would record what unwrapping an argument makes pending
         number
-        for number, argument in enumerate(arguments)
-        if isinstance(argument, torch.Tensor) and in_channels_last(argument)
+        for number, (node, argument) in enumerate(zip(placeholders, arguments, strict=True))
+        if isinstance(argument, torch.Tensor) and (node.meta.get(CHANNELS_LAST) or in_channels_last(argument))
     }
     context = Trace(device)
     with context, torch.no_grad():
@@ -284,6 +290,7 @@ class _Outputs:
         self._sizes = sizes
         self._results = {id(handle): number for number, handle in enumerate(live)}
         self._roots: dict[int, torch.fx.Node] = {}  # result → the node that its memory belongs to
+        self._groups: dict[torch.fx.Node, int] = {}  # root of fresh outputs → number of the memory
 
     def source(self, value: XLATensor, node: Any) -> Output:
         """What is written to an argument. It is copied there, so whom it shares memory with does not matter."""
@@ -314,19 +321,17 @@ class _Outputs:
             itself = Output(None, number, whole, target, itself=True)
             views = self._view_calls(node)
             return Output(result, argument, spec, target, base=itself, detached=_is_detached(node), views=views)
-        if argument is not None:
-            itself = node.op == "placeholder"
-            return Output(None, argument, spec, target, itself=itself, fresh=root.op != "placeholder")
-        if value.handle.value.array is not None:
-            return Output(None, None, spec, target, value, fresh=True)  # a constant
-        result = self._results[id(value.handle)]
+        if argument is not None and root.op == "placeholder":
+            return Output(None, argument, spec, target, itself=node is root)
+        result = self._results.get(id(value.handle))  # None where it has the value of an argument, or a constant one
+        made = Output(result, argument, spec, target, value if result is None and argument is None else None)
         if visible and node is not root and root in recorded.bases:
             base = self.describe(recorded.bases[root], root, visible)
-            if base.result is not None:
-                views, detached = self._view_calls(node), _is_detached(node)
-                return Output(result, None, spec, target, base=base, detached=detached, views=views)
+            return made._replace(base=base, detached=_is_detached(node), views=self._view_calls(node))
+        if result is None:
+            return made._replace(fresh=True, shared=self._groups.setdefault(root, len(self._groups)))
         fresh = self._roots.setdefault(result, root) is not root
-        return Output(result, None, spec, target, fresh=fresh)
+        return made._replace(fresh=fresh)
 
     def _view_calls(self, node: torch.fx.Node) -> tuple[ViewCall, ...]:
         """From the root on, if there are some among them that `as_strided` cannot stand for."""

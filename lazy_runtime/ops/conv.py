@@ -64,7 +64,6 @@ def _infer(x, weight, bias, stride, padding, dilation, *rest):
 
 @op("aten::convolution", "aten::convolution_overrideable", channels_last=True, products=True, infer=_infer)
 def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, out):
-    weight = logical(weight)
     n = weight.ndim - 2
     batched = x.ndim == n + 2
     x = physical(x if batched else x[None])
@@ -75,7 +74,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         (made,) = aten_bridge.call("aten::convolution", [ChannelsLast(x), weight, None, *geometry], [like])
         y = made.physical
     else:
-        y = _in_xla(x, weight, geometry)
+        y = _in_xla(x, logical(weight), geometry)
     if bias is not None:
         y = y + bias
     return ChannelsLast(y) if batched else logical(ChannelsLast(y))[0]
@@ -123,6 +122,28 @@ def convolution_backward(
     if grad_x is not None:
         grad_x = ChannelsLast(grad_x) if batched else logical(ChannelsLast(grad_x))[0]
     return grad_x, grad_weight, grad_bias
+
+
+# ---- the order that torch's kernels want a weight in
+
+
+_library = torch.library.Library("lazy_runtime", "FRAGMENT")
+_library.define("channels_last(Tensor weight) -> Tensor")
+_library.impl("channels_last", lambda weight: torch.empty_like(weight), "Meta")
+
+
+def wants_channels_last(platform: str, weight: torch.Tensor, transposed: bool) -> bool:
+    """Whether a weight that is kept from call to call is better kept channels last: the kernels bring any other order
+    into theirs at each call, which takes a third of the time of a layer with few pixels and many channels."""
+    if platform != "cpu" or transposed or weight.dim() != 4 or not aten_bridge.available():
+        return False
+    return weight.dtype in (torch.float32, torch.bfloat16) and max(weight.shape[2:]) > 1
+
+
+@op("lazy_runtime::channels_last", channels_last=True)
+def channels_last(weight):
+    """The same weight, channels last in memory."""
+    return ChannelsLast(physical(weight))
 
 
 # ---- in XLA; x and the result have their channels last
