@@ -16,18 +16,13 @@ import jax
 import jax.numpy as jnp
 
 
-class ChannelsLast:
-    """An array whose dimension 1 lies last in `physical`; shape, dtype and ndim are the logical ones."""
+class _Reordered:
+    """An array whose memory, `physical`, has its dimensions in another order; shape is the logical one."""
 
     __slots__ = ("physical",)
 
     def __init__(self, physical: Any):
         self.physical = physical
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        batch, *space, channels = self.physical.shape
-        return (batch, channels, *space)
 
     @property
     def dtype(self) -> Any:
@@ -42,27 +37,26 @@ class ChannelsLast:
         return self.physical.size
 
 
-class Transposed:
-    """An array whose last two dimensions have changed places in `physical`; shape, dtype and ndim are the logical
-    ones."""
+class ChannelsLast(_Reordered):
+    """An array whose dimension 1 lies last in `physical`."""
 
-    __slots__ = ("physical",)
+    __slots__ = ()
 
-    def __init__(self, physical: Any):
-        self.physical = physical
+    @property
+    def shape(self) -> tuple[int, ...]:
+        batch, *space, channels = self.physical.shape
+        return (batch, channels, *space)
+
+
+class Transposed(_Reordered):
+    """An array whose last two dimensions have changed places in `physical`."""
+
+    __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         *batch, columns, rows = self.physical.shape
         return (*batch, rows, columns)
-
-    @property
-    def dtype(self) -> Any:
-        return self.physical.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.physical.ndim
 
 
 def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
