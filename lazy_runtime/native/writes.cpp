@@ -199,15 +199,19 @@ struct Target {
     root = memory->base();
   }
 
-  // The root may have taken over the strides of an operator's result.
+  // The tensor and its root may have taken over the strides of an operator's result.
   void keep_look() const {
     if (memory_of(tensor) != memory) return;  // `out=` may exchange it
-    const Tensor& now = memory->base();
-    if (now.sizes() != root.sizes() || now.strides() == root.strides()) return;
-    // Torch's propagate_xla_data_direct looks for the key of XLA, which a Python tensor's own implementation lacks; and
-    // above autograd's keys the operator is taken apart, into nothing.
     at::AutoDispatchBelowADInplaceOrView below;
-    at::_propagate_xla_data(root, now);
+    const Tensor& now = memory->base();
+    if (now.sizes() == root.sizes() && now.strides() != root.strides()) {
+      // Torch's propagate_xla_data_direct looks for the key of XLA, which a Python tensor's own implementation lacks; and
+      // above autograd's keys the operator is taken apart, into nothing.
+      at::_propagate_xla_data(root, now);
+    }
+    if (!root.is_same(value) && tensor.sizes() == value.sizes() && tensor.strides() != value.strides()) {
+      functional::unsafeGetFunctionalWrapper(tensor)->regenerate_from_base();
+    }
   }
 
   void undo() const {
@@ -230,16 +234,6 @@ bool is_dense(const Tensor& tensor) {
   return c10::_compute_non_overlapping_and_dense<int64_t>(tensor.sizes(), tensor.strides());
 }
 
-// Whether two tensors have the same strides, but for those of dimensions of one element: an operator's result may have
-// others there than the tensor that it was written to.
-bool lie_alike(const Tensor& x, const Tensor& y) {
-  if (x.dim() != y.dim()) return false;
-  for (int64_t dim = 0; dim < x.dim(); ++dim) {
-    if (x.size(dim) != y.size(dim) || (x.size(dim) > 1 && x.stride(dim) != y.stride(dim))) return false;
-  }
-  return true;
-}
-
 // What torch can tell of tensors of one memory (aten/src/ATen/MemoryOverlap.cpp, which looks at addresses): none of their
 // elements is shared, or it cannot say; some are; each with its own.
 enum class Overlap { none, partial, full };
@@ -249,7 +243,7 @@ Overlap overlap(const Tensor& x, const Tensor& y) {
   if (x.numel() == 0 || y.numel() == 0 || !is_dense(x) || !is_dense(y)) return Overlap::none;
   const int64_t x_first = offset_of(x) * x.element_size(), x_end = x_first + x.numel() * x.element_size();
   const int64_t y_first = offset_of(y) * y.element_size(), y_end = y_first + y.numel() * y.element_size();
-  if (x_first == y_first && x_end == y_end) return lie_alike(x, y) ? Overlap::full : Overlap::partial;
+  if (x_first == y_first && x_end == y_end) return x.strides() == y.strides() ? Overlap::full : Overlap::partial;
   return x_first < y_end && y_first < x_end ? Overlap::partial : Overlap::none;
 }
 

@@ -227,6 +227,10 @@ t0 = values((2, 3, 2), float32)
 t2 = t0.as_strided((2,), (0,), 2)
 t2[:1:2] = 3
 """,
+    "tensors of one memory whose one row lies differently": """
+t0 = strided((1, 3), (1, 1), bool)
+t0[0, None, :] = t0
+""",
     "a view that was written to has other strides of its one row": """
 t0 = strided((1, 3), (1, 1), float32)
 t0[...] *= 2
