@@ -15,6 +15,11 @@ def donation() -> bool:
     return environment.value("XLA_ENABLE_PARAM_ALIASING")
 
 
+def keeps_host_memory() -> bool:
+    """`XLA_KEEP_HOST_MEMORY`: whether memory that CPU programs give back stays in the process."""
+    return environment.value("XLA_KEEP_HOST_MEMORY")
+
+
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
     return environment.value("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback

@@ -77,6 +77,13 @@ def synchronize(device: _Device = None) -> None:
     execute.sync(xla_devices.get(device), wait=True)
 
 
+def empty_cache() -> None:
+    """Returns memory that is kept for the next programs on the CPU, and free, to the system."""
+    from . import host_memory
+
+    host_memory.release()
+
+
 def manual_seed(seed: int) -> None:
     """Seeds the current device's random numbers, which then no longer follow `torch.manual_seed`."""
     from . import xla_devices

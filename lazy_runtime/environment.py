@@ -129,6 +129,14 @@ TABLE = (
         "off: the memory of one more copy of the parameters",
     ),
     _flag(
+        "XLA_KEEP_HOST_MEMORY",
+        True,
+        "start",
+        "Memory that programs on the CPU give back stays in the process for the next one (`torch.xla.empty_cache()` "
+        "returns it to the system).",
+        "the process keeps the most that it ever used; off: the system clears pages at each execution",
+    ),
+    _flag(
         "XLA_STRICT_FALLBACK",
         False,
         "use",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import _autoload, config, environment, forking, native
+from . import _autoload, config, environment, forking, host_memory, native
 from .rng import RandomStream
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def _jax_devices(platform: str | None) -> list[jax.Device]:  # pyright: ignore[r
         # Only before jax has a CPU client; afterwards jax's own count stands (RuntimeError otherwise).
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
+    if platform in (None, "cpu"):
+        host_memory.keep()
     with _starting_workers():
         found = jax.local_devices(backend=platform)
     forking.quiet_data_loaders()
