@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from . import checks, dtypes, native
-from .layout import ChannelsLast, Transposed
+from .layout import ChannelsLast, Packed, Transposed
 
 # in the order of c10::MemoryFormat's numbers
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
@@ -37,10 +37,10 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     Args:
         name: `aten::convolution`, `aten::sum.dim_IntList`.
         arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
-            in torch's channels_last format), `Transposed` matrices, None, numbers, strings, dtypes and the like, lists
-            of these, and `RESULT`.
-        results: for each result an array or `ChannelsLast` like it (a `jax.ShapeDtypeStruct` in it will do), or None
-            for one that the operator leaves undefined.
+            in torch's channels_last format), `Transposed` matrices, `Packed` weights, None, numbers, strings, dtypes
+            and the like, lists of these, and `RESULT`.
+        results: for each result an array, `ChannelsLast` or `Packed` like it (a `jax.ShapeDtypeStruct` in it will do),
+            or None for one that the operator leaves undefined.
 
     Returns:
         The results, of the kinds asked for.
@@ -66,19 +66,21 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
 def _kind(like: Any) -> str:
     if like is None:
         return "n"
+    if isinstance(like, Packed):
+        return "p"
     return "a" if isinstance(like, ChannelsLast) else "x" if isinstance(like, Transposed) else "t"
 
 
 def _buffer(x: Any) -> Any:
-    return x.physical if isinstance(x, ChannelsLast | Transposed) else x
+    return x.physical if isinstance(x, ChannelsLast | Transposed | Packed) else x
 
 
 def _encode(argument: Any, arrays: list[Any]) -> str:
     if argument is RESULT:
         return RESULT
-    if isinstance(argument, ChannelsLast | Transposed | jax.Array):
+    if isinstance(argument, ChannelsLast | Transposed | Packed | jax.Array):
         arrays.append(_buffer(argument))
-        return _kind(argument)
+        return _kind(argument) + (argument.text if isinstance(argument, Packed) else "")
     if isinstance(argument, list | tuple) and any(isinstance(item, ChannelsLast | jax.Array) for item in argument):
         return "L" + "".join(_encode(item, arrays) for item in argument)
     return encode_static(argument)

@@ -5,15 +5,17 @@ height, width, channels). Left to XLA, a transpose stands around each of them, s
 themselves: an operator that knows about it takes and gives `ChannelsLast`, an elementwise one follows its operands, and
 for every other operator the registry turns it back into torch's order first.
 
-A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned.
+A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. A
+packed weight (`Packed`) means something to oneDNN's kernels only.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import torch
 
 
 class _Reordered:
@@ -57,6 +59,26 @@ class Transposed(_Reordered):
     def shape(self) -> tuple[int, ...]:
         *batch, columns, rows = self.physical.shape
         return (*batch, rows, columns)
+
+
+class Packed(NamedTuple):
+    """A weight in an order of oneDNN's own, for its kernels alone.
+
+    Attributes:
+        physical: the bytes.
+        dtype, shape: of the weight.
+        order: oneDNN's description of the order.
+    """
+
+    physical: Any
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    order: bytes
+
+    @property
+    def text(self) -> str:
+        """As native/bridge.cpp reads it."""
+        return f"{str(self.dtype).removeprefix('torch.')};{','.join(map(str, self.shape))};{self.order.hex()}"
 
 
 def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:

@@ -1,6 +1,6 @@
 """Inference on xla tensors: what depends on parameters alone is computed once, and kept while they stay the same.
 
-Two things are gained. Work that does not depend on the input (batch norms folded into convolutions, casts, filters in
+Two things are gained. Work that does not depend on the input (batch norms folded into convolutions, casts, weights in
 the order that the kernels want) is not done again and again; and the executable has fewer arguments, since the small
 parameters of a model (most of them: four vectors for each batch norm) come in one buffer.
 
@@ -17,11 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lazy_runtime import xla_devices
-from lazy_runtime.ops.conv import wants_channels_last
 from lazy_runtime.tensor import values_of
 
-from . import fx
+from .arranging import arrange
 from .compiled import CompiledGraph
 from .folding import fold_batch_norms
 
@@ -108,30 +106,8 @@ def split(gm: torch.fx.GraphModule, static: frozenset[int]) -> Split | None:
     for node in graph.nodes:
         if _is_computable(node) and known.issuperset(node.all_input_nodes):
             known.add(node)
-    _turn_filters(graph, known)
+    arrange(graph, known)
     return _Splitter(graph, placeholders, parameters, known).split()
-
-
-def _turn_filters(graph: torch.fx.Graph, known: set[torch.fx.Node]) -> None:
-    """Has the weights of convolutions kept in the order that the kernels want.
-
-    Args:
-        known: nodes that depend on parameters alone; receives the new ones.
-    """
-    turned: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
-        weight, transposed = node.args[1], node.args[6]
-        if weight not in known or _bytes(weight.meta["val"]) <= SMALL:
-            continue
-        device = xla_devices.get(weight.meta["val"].device)
-        if not wants_channels_last(device.platform, weight.meta["val"], transposed):
-            continue
-        if weight not in turned:
-            with graph.inserting_before(node):
-                turned[weight] = graph.call_function(torch.ops.lazy_runtime.channels_last.default, (weight,))
-            turned[weight].meta = {**weight.meta, fx.CHANNELS_LAST: True}
-            known.add(turned[weight])
-        node.replace_input_with(weight, turned[weight])
 
 
 def _is_computable(node: torch.fx.Node) -> bool:

@@ -12,8 +12,9 @@
 //   sTEXT       str                            F0.5,1     list of double
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
-// and the result views one letter per result, lists of them flattened: t, a, n for an undefined one, or o for one that the
-// kernel has written to.
+//   pfloat32;64,64,3,3;0A1B    a weight in an order of oneDNN's own: dtype, sizes, description of the order in hex
+// and the result views one letter per result, lists of them flattened: t, a, n for an undefined one, o for one that the
+// kernel has written to, or p for a weight in oneDNN's order.
 //
 // A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
 // (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
@@ -21,38 +22,53 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/List.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
 
+// What AOTInductor keeps packed weights by. A torch that was built without oneDNN has none of it.
+namespace at::native {
+__attribute__((weak)) Tensor mkldnn_tensor_from_data_ptr(
+    void* memory, IntArrayRef sizes, ScalarType dtype, Device device, const uint8_t* order, int64_t order_bytes);
+__attribute__((weak)) void* data_ptr_from_mkldnn(const Tensor& tensor);
+__attribute__((weak)) int64_t nbytes_from_mkldnn(const Tensor& tensor);
+}  // namespace at::native
+
 namespace {
 
 // A handler runs in the caller's thread for small programs and in one of XLA's own for large ones. Whatever modes that
 // thread is in (autocast, FakeTensorMode, autograd), the kernel is to see plain CPU tensors: only the CPU's own keys
-// stay, BackendSelect, through which kernels allocate, and what a kernel's own temporaries may be (conjugate views,
-// sparse tensors).
+// stay, BackendSelect, through which kernels allocate, DeferredInit, where `Offers` waits for that, and what a kernel's
+// own temporaries may be (conjugate views, sparse tensors).
 class PlainCPU {
  public:
-  PlainCPU() : guard_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), excluded()) {}
+  PlainCPU()
+      : guard_(c10::DispatchKeySet({c10::DispatchKey::BackendSelect, c10::DispatchKey::DeferredInit}), excluded()) {}
 
  private:
   static c10::DispatchKeySet excluded() {
     auto keys = c10::DispatchKeySet(c10::DispatchKeySet::FULL);
-    for (auto kept : {c10::DispatchKey::CPU, c10::DispatchKey::BackendSelect, c10::DispatchKey::Conjugate,
-                      c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::SparseCPU,
-                      c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::MkldnnCPU}) {
+    for (auto kept : {c10::DispatchKey::CPU, c10::DispatchKey::BackendSelect, c10::DispatchKey::DeferredInit,
+                      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
+                      c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::MkldnnCPU}) {
       keys = keys - c10::DispatchKeySet(kept);
     }
     return keys;
@@ -101,6 +117,113 @@ at::Tensor view(ffi::AnyBuffer buffer, char kind) {
   return kind == 'a' ? tensor.movedim(-1, 1) : kind == 'x' ? tensor.transpose(-1, -2) : tensor;
 }
 
+// Whether two tensors of the same shape lie alike in memory.
+bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef right) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && left[d] != right[d]) return false;
+  }
+  return true;
+}
+
+bool lies_in(const at::Tensor& tensor, const at::Tensor& memory) {
+  const char* start = static_cast<const char*>(memory.data_ptr());
+  const char* data = static_cast<const char*>(tensor.storage().data());
+  return start <= data && data < start + memory.nbytes();
+}
+
+// Most kernels allocate their results, which would be copied to where XLA wants them, out of fresh pages that the system
+// has to clear. While a handler runs a kernel, the first tensor that it allocates in the likeness of a result lies in
+// XLA's memory for that. If it was a temporary instead, then the result is elsewhere, and copied after all.
+class Offers {
+ public:
+  explicit Offers(std::vector<at::Tensor> targets) : targets_(std::move(targets)), before_(current_) {
+    current_ = this;
+  }
+  ~Offers() { current_ = before_; }
+  Offers(const Offers&) = delete;
+  Offers& operator=(const Offers&) = delete;
+
+  static std::optional<at::Tensor> take(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+    if (current_ == nullptr) return std::nullopt;
+    for (at::Tensor& target : current_->targets_) {
+      if (target.defined() && target.scalar_type() == dtype && target.sizes() == sizes &&
+          same_strides(sizes, target.strides(), strides)) {
+        void* memory = std::exchange(target, at::Tensor()).data_ptr();
+        return at::from_blob(memory, sizes, strides, at::TensorOptions().dtype(dtype));
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<at::Tensor> targets_;  // undefined once they are taken
+  Offers* before_;
+  static thread_local Offers* current_;
+};
+
+thread_local Offers* Offers::current_ = nullptr;
+
+std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) {
+  switch (format) {
+    case at::MemoryFormat::ChannelsLast:
+      return c10::get_channels_last_strides_2d(sizes);
+    case at::MemoryFormat::ChannelsLast3d:
+      return c10::get_channels_last_strides_3d(sizes);
+    default:
+      return at::detail::defaultStrides(sizes);
+  }
+}
+
+using Dtype = std::optional<at::ScalarType>;
+using Layout = std::optional<at::Layout>;
+using Device = std::optional<at::Device>;
+
+bool is_plain(Dtype dtype, Layout layout, Device device) {
+  return dtype && layout.value_or(at::kStrided) == at::kStrided && device.value_or(at::kCPU) == at::kCPU;
+}
+
+at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout layout, Device device, std::optional<bool> pin,
+                 std::optional<at::MemoryFormat> format) {
+  if (is_plain(dtype, layout, device)) {
+    auto strides = strides_of(sizes, format.value_or(at::MemoryFormat::Contiguous));
+    if (auto taken = Offers::take(sizes, strides, *dtype)) return *taken;
+  }
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
+  return at::empty(sizes, dtype, layout, device, pin, format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Dtype dtype, Layout layout, Device device,
+                         std::optional<bool> pin) {
+  if (is_plain(dtype, layout, device)) {
+    if (auto taken = Offers::take(sizes, strides, *dtype)) return *taken;
+  }
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
+  return at::empty_strided(sizes, strides, dtype, layout, device, pin);
+}
+
+// oneDNN's convolutions allocate nothing at first, and resize that.
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  if (self.numel() == 0 && self.storage().nbytes() == 0) {
+    auto strides = strides_of(sizes, format.value_or(at::MemoryFormat::Contiguous));
+    if (auto taken = Offers::take(sizes, strides, self.scalar_type())) {
+      self.unsafeGetTensorImpl()->set_storage_keep_dtype(taken->storage());
+      self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+      return self;
+    }
+  }
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
+  return self.resize_(sizes, format);
+}
+
+// DeferredInit is there for whoever wants to stand between a factory and its memory; torch itself leaves it free. Only
+// the handlers' threads have it switched on.
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, DeferredInit, library) {
+  library.impl("empty.memory_format", empty);
+  library.impl("empty_strided", empty_strided);
+  library.impl("resize_", resize);
+}
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -111,12 +234,35 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// A weight as oneDNN's kernels read it.
+struct Packed {
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes;
+  std::vector<uint8_t> order;
+
+  static Packed parse(std::string_view text) {
+    auto parts = split(text, ';');
+    Packed packed{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}, {}};
+    for (auto size : split(parts.at(1), ',')) packed.sizes.push_back(std::stoll(std::string(size)));
+    for (size_t i = 0; i < parts.at(2).size(); i += 2) {
+      packed.order.push_back(static_cast<uint8_t>(std::stoi(std::string(parts[2].substr(i, 2)), nullptr, 16)));
+    }
+    return packed;
+  }
+
+  at::Tensor view(ffi::AnyBuffer buffer) const {
+    return at::native::mkldnn_tensor_from_data_ptr(
+        buffer.untyped_data(), sizes, dtype, c10::Device(c10::kCPU), order.data(), order.size());
+  }
+};
+
 // Where buffers go among the arguments: one letter for a tensor, one for each item of a list.
 struct Place {
   size_t argument;
   std::string kinds;
   bool list;
   bool optional;  // a list whose items may be None
+  std::optional<Packed> packed{};
 };
 
 // A parsed call: the arguments, with placeholders where buffers go.
@@ -137,11 +283,12 @@ c10::IValue wrapped(const c10::OperatorHandle& op, size_t argument, c10::IValue 
   return tensor;
 }
 
-bool has_optional_items(const c10::OperatorHandle& op, size_t argument) {
+// The type of the items of a list whose items may be None, or nothing.
+c10::TypePtr optional_items(const c10::OperatorHandle& op, size_t argument) {
   c10::TypePtr type = op.schema().arguments().at(argument).type();
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   auto list = type->cast<c10::ListType>();
-  return list && list->getElementType()->kind() == c10::OptionalType::Kind;
+  return list && list->getElementType()->kind() == c10::OptionalType::Kind ? list->getElementType() : nullptr;
 }
 
 Call parse(std::string_view text) {
@@ -167,8 +314,12 @@ Call parse(std::string_view text) {
       case 'n':
         call.arguments.emplace_back();
         break;
+      case 'p':
+        call.places.push_back({argument, "p", false, false, Packed::parse(body)});
+        call.arguments.emplace_back();
+        break;
       case 'L':
-        call.places.push_back({argument, body, true, has_optional_items(call.op, argument)});
+        call.places.push_back({argument, body, true, optional_items(call.op, argument) != nullptr});
         call.arguments.emplace_back();
         break;
       case 'i':
@@ -195,7 +346,13 @@ Call parse(std::string_view text) {
       case 'I': {
         c10::List<int64_t> list;
         for (auto item : items) list.push_back(std::stoll(std::string(item)));
-        call.arguments.emplace_back(list);
+        if (auto type = optional_items(call.op, argument)) {
+          c10::impl::GenericList numbers(type);
+          for (int64_t item : list) numbers.push_back(item);
+          call.arguments.emplace_back(numbers);
+        } else {
+          call.arguments.emplace_back(list);
+        }
         break;
       }
       case 'F': {
@@ -232,6 +389,7 @@ const Call& parsed(std::string_view text) {
 c10::IValue filled(
     const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next, size_t& next_result) {
   std::vector<std::optional<at::Tensor>> tensors;
+  if (place.packed) return place.packed->view(*buffers.get<ffi::AnyBuffer>(next++));
   for (char kind : place.kinds) {
     if (kind == 'n') {
       tensors.emplace_back();
@@ -256,7 +414,15 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   for (const Place& place : call.places) {
     stack[place.argument] = filled(place, buffers, results, next, next_result);
   }
-  call.op.callBoxed(stack);
+  std::vector<at::Tensor> targets;
+  next = 0;
+  for (char kind : call.results) {
+    targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
+  }
+  {
+    Offers offers(targets);
+    call.op.callBoxed(stack);
+  }
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& value : stack) {
     if (value.isTensorList()) {
@@ -265,16 +431,29 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
       tensors.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
     }
   }
-  next = 0;
-  for (size_t i = 0; i < call.results.size(); ++i) {
-    if (call.results[i] == 'n') continue;
-    at::Tensor target = view(**results.get<ffi::AnyBuffer>(next++), call.results[i]);
-    const at::Tensor& result = tensors.at(i);
+  std::vector<size_t> elsewhere;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const at::Tensor &result = tensors.at(i), &target = targets[i];
+    if (!target.defined()) continue;
+    if (call.results[i] == 'p') {
+      const int64_t bytes = at::native::nbytes_from_mkldnn(result);
+      TORCH_CHECK(bytes == target.numel(), text, " gave ", bytes, " bytes where ", target.numel(), " were expected");
+      std::memcpy(target.data_ptr(), at::native::data_ptr_from_mkldnn(result), bytes);
+      continue;
+    }
     TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",
                 result.scalar_type(), result.sizes(), " where ", target.scalar_type(), target.sizes(),
                 " was expected");
-    if (call.results[i] != 'o') target.copy_(result);
+    const bool in_place = result.data_ptr() == target.data_ptr() &&
+                          same_strides(result.sizes(), result.strides(), target.strides());
+    if (!in_place && result.numel()) elsewhere.push_back(i);
   }
+  for (size_t i : elsewhere) {  // a result may lie in what was meant for another one
+    for (const at::Tensor& target : targets) {
+      if (target.defined() && lies_in(tensors[i], target)) tensors[i] = tensors[i].clone();
+    }
+  }
+  for (size_t i : elsewhere) targets[i].copy_(tensors[i]);
 }
 
 ffi::Error failed(std::string_view text, int64_t number, const char* kind, const char* message) {

@@ -123,6 +123,9 @@ _EFFECTS = {
             optimizer.step()
         weight = next(model.parameters())
         assert weight.grad.dtype == torch.float32 and str(array(weight.grad).dtype) == "bfloat16"
+        with torch.no_grad():  # a weight that inference would keep in another order
+            layer = torch.nn.Linear(512, 512).to("xla")
+            torch.compile(layer, backend="openxla")(torch.rand(32, 512).to("xla")).cpu()
         """,
     "XLA_DOWNCAST_BF16 XLA_USE_32BIT_LONG": """
         assert str(array(torch.rand(2).to("xla")).dtype) == "bfloat16"

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from lazy_runtime import aten_bridge, metrics
+from lazy_runtime import metrics
 from lazy_runtime.tensor import unwrap
-from openxla_backend import parameters
 
 
 class Net(nn.Module):
@@ -166,26 +165,3 @@ def test_a_parameter_that_is_returned_or_written_to():
         assert result.tolist() == [3.0 + number] * 3
         assert scale is module.scale
         assert part.data_ptr() == module.shift[1:].data_ptr()
-
-
-@pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
-def test_filters_are_kept_in_the_order_of_the_kernels(monkeypatch):
-    kept = []
-    made = parameters.KeptParameters.__call__
-
-    def call(self, arguments):
-        results = made(self, arguments)
-        kept[:] = [unwrap(tensor).handle.value.channels_last for tensor in self._kept[1]]
-        return results
-
-    monkeypatch.setattr(parameters.KeptParameters, "__call__", call)
-    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3, groups=2)).eval()
-    x = torch.randn(2, 64, 8, 8)
-    with torch.no_grad():
-        expected = model(x)
-        compiled = torch.compile(model.to("xla"), backend="openxla")
-        for _ in range(2):
-            found = compiled(x.to("xla"))
-    assert kept.count(True) == 2
-    assert found.stride() == expected.stride()
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,149 @@
+"""Inference: weights that are kept from call to call are kept in the order that the kernels want.
+
+On the CPU that is an order of oneDNN's own where it can be known in advance (`lazy_runtime/ops/packed.py`), and
+otherwise channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lazy_runtime import dtypes, xla_devices
+from lazy_runtime.ops import packed
+from lazy_runtime.ops.conv import wants_channels_last
+from lazy_runtime.ops.matmul import SMALLEST_CALL
+
+from . import fx
+
+aten = torch.ops.aten
+ours = torch.ops.lazy_runtime
+
+
+#: Bytes of filters that are left as they are if they cannot be packed: to turn them costs less than an argument.
+SMALL = 64 << 10
+
+
+def arrange(graph: torch.fx.Graph, known: set[torch.fx.Node]) -> None:
+    """Has the weights of convolutions and products arranged.
+
+    Args:
+        known: nodes that depend on parameters alone; receives the new ones.
+    """
+    _Arranging(graph, known).run()
+
+
+class _Arranging:
+    def __init__(self, graph: torch.fx.Graph, known: set[torch.fx.Node]):
+        self.graph = graph
+        self.known = known
+        self.made: dict[Any, torch.fx.Node] = {}
+
+    def run(self) -> None:
+        for node in self.graph.find_nodes(op="call_function", target=aten.convolution.default):
+            if node.args[1] in self.known and not self._pack_filters(node):
+                self._turn_filters(node)
+        for target in (aten.mm.default, aten.addmm.default):
+            for node in self.graph.find_nodes(op="call_function", target=target):
+                self._pack_matrix(node)
+
+    def _pack_filters(self, node: torch.fx.Node) -> bool:
+        image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
+        like, filters = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
+        if transposed or filters.dim() != 4 or like.dim() != 4 or not _pays(node, like, filters):
+            return False
+        geometry = [stride, padding, dilation, groups]
+        size = list(like.shape)
+        arranged = self._kept(
+            ours.pack_filters.default, (weight, size, *geometry), packed.packed_filters(filters, size, *geometry)
+        )
+        self._replace(node, ours.packed_convolution.default, (image, arranged, bias, list(filters.shape), *geometry))
+        return True
+
+    def _turn_filters(self, node: torch.fx.Node) -> None:
+        weight: Any = node.args[1]
+        transposed: Any = node.args[6]
+        filters = weight.meta["val"]
+        if filters.numel() * filters.dtype.itemsize <= SMALL:
+            return
+        if wants_channels_last(xla_devices.get(filters.device).platform, filters, transposed):
+            turned = self._kept(ours.channels_last.default, (weight,))
+            turned.meta = {**weight.meta, fx.CHANNELS_LAST: True}
+            node.replace_input_with(weight, turned)
+
+    def _pack_matrix(self, node: torch.fx.Node) -> None:
+        *bias, x, turned = node.args
+        weight = _transposed(turned)
+        if node.kwargs or weight is None or weight not in self.known or x in self.known:
+            return
+        like, matrix = x.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
+        if not _pays(node, like, matrix) or (bias and not _is_row(bias[0], matrix)):
+            return
+        rows = like.shape[0]
+        arranged = self._kept(ours.pack_matrix.default, (weight, rows), packed.packed_matrix(matrix, rows))
+        arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
+        self._replace(node, ours.packed_linear.default, arguments)
+
+    def _kept(self, target: Any, arguments: tuple[Any, ...], size: int | None = None) -> torch.fx.Node:
+        """A node that depends on parameters alone, the same for the same arguments.
+
+        Args:
+            size: bytes of the result.
+        """
+        key = (target, str(arguments))
+        if key not in self.made:
+            weight = arguments[0]
+            with self.graph.inserting_after(weight):
+                made = self.made[key] = self.graph.call_function(target, arguments)
+            made.meta = dict(weight.meta)
+            if size is not None:
+                made.meta["val"] = weight.meta["val"].new_empty(size, dtype=torch.uint8)
+            self.known.add(made)
+        return self.made[key]
+
+    def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
+        with self.graph.inserting_before(node):
+            packed_node = self.graph.call_function(target, arguments)
+        packed_node.meta = dict(node.meta)
+        node.replace_all_uses_with(packed_node)
+        self.graph.erase_node(node)
+
+
+def _pays(node: torch.fx.Node, x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the weight can be packed, and `node`, its product with x, is large enough for a call of oneDNN's."""
+    if x.dtype != weight.dtype or not _is_static(x.shape) or not weight.numel():
+        return False
+    if x.dtype in dtypes.NARROWED:  # the device holds another one
+        return False
+    if node.meta["val"].numel() * (weight.numel() // weight.shape[0]) < SMALLEST_CALL:
+        return False
+    return packed.available(xla_devices.get(weight.device).platform, weight.dtype)
+
+
+def _is_static(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _transposed(node: Any) -> torch.fx.Node | None:
+    """The matrix that a node is the transpose of."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    dims = _TRANSPOSES.get(node.target)
+    if dims is None or tuple(node.args[1:]) not in dims or node.args[0].meta["val"].dim() != 2:  # type: ignore[union-attr]
+        return None
+    return node.args[0]  # type: ignore[return-value]
+
+
+_TRANSPOSES: dict[Any, Sequence[tuple[Any, ...]]] = {
+    aten.t.default: [()],
+    aten.transpose.int: [(0, 1), (1, 0), (-1, -2), (-2, -1)],
+    aten.permute.default: [([1, 0],)],
+}
+
+
+def _is_row(node: Any, matrix: torch.Tensor) -> bool:
+    """Whether a node is a bias as oneDNN takes it."""
+    bias = node.meta["val"]
+    return tuple(bias.shape) == (matrix.shape[0],) and bias.dtype == matrix.dtype

@@ -1,0 +1,151 @@
+"""Inference keeps weights in the order of the kernels, and the results are those of the plain ones."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lazy_runtime import aten_bridge
+from lazy_runtime.tensor import unwrap
+from openxla_backend import parameters
+
+pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """What a compiled model keeps beside its parameters: "packed", "channels last" or a dtype."""
+    orders: list[str] = []
+    call = parameters.KeptParameters.__call__
+
+    def spy(self, arguments):
+        results = call(self, arguments)
+        orders[:] = [_order(tensor) for tensor in self._kept[1]]
+        return results
+
+    monkeypatch.setattr(parameters.KeptParameters, "__call__", spy)
+    return orders
+
+
+def _order(tensor: torch.Tensor) -> str:
+    if tensor.dtype == torch.uint8:
+        return "packed"
+    return "channels last" if unwrap(tensor).handle.value.channels_last else str(tensor.dtype)
+
+
+@torch.no_grad()
+def _check(model: nn.Module, x: torch.Tensor, dynamic: bool | None = None) -> torch.Tensor:
+    model = model.eval()
+    expected = model(x)
+    compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla", dynamic=dynamic)
+    for _ in range(2):
+        found = compiled(x.to("xla"))
+    assert found.stride() == expected.stride()
+    # sums of up to 1,152 products, in another order
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4 if x.dtype == torch.float32 else 2e-2, atol=1e-4)
+    return found
+
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(64, 128, 1, bias=False),
+        nn.Conv2d(64, 96, (3, 1), stride=2, padding=(1, 0), padding_mode="zeros"),
+        nn.Conv2d(64, 128, 3, groups=2, dilation=2, padding="same"),
+        nn.Conv2d(64, 64, 3, groups=64, padding=1),
+        nn.Conv2d(64, 1, 7),
+    ],
+    ids=str,
+)
+def test_convolutions(kept, layer, dtype):
+    torch.manual_seed(0)
+    _check(nn.Sequential(layer, nn.ReLU()).to(dtype), torch.randn(2, 64, 34, 32).to(dtype))
+    assert kept.count("packed") == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 33])
+def test_products(kept, rows, bias, dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 1152, bias), nn.Tanh(), nn.Linear(1152, 1000, bias)).to(dtype)
+    _check(model, torch.randn(rows, 1024).to(dtype) / 8)
+    assert kept.count("packed") == 2
+
+
+def test_products_of_batches_of_rows(kept):
+    torch.manual_seed(0)
+    _check(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)), torch.randn(4, 50, 256))
+    assert kept.count("packed") == 2
+
+
+def test_one_weight_of_several_layers_is_kept_once_for_each_size(kept):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(64, 64, 3, padding=1)
+
+        def forward(self, x):
+            y = self.layer(self.layer(x))
+            return self.layer(torch.nn.functional.max_pool2d(y, 2))
+
+    torch.manual_seed(0)
+    _check(Shared(), torch.randn(2, 64, 16, 16))
+    assert kept.count("packed") == 2
+
+
+def test_filters_for_images_of_any_size_are_channels_last(kept):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3, groups=2))
+    _check(model, torch.randn(2, 64, 18, 18), dynamic=True)
+    assert kept.count("channels last") == 2
+    assert "packed" not in kept
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (nn.Linear(8, 8), (4, 8)),  # a call would take longer than the product
+        (nn.Linear(256, 1024).double(), (32, 256)),  # oneDNN has no float64
+        (nn.ConvTranspose2d(64, 64, 3), (2, 64, 18, 18)),
+        (nn.Conv2d(64, 64, 3), (0, 64, 18, 18)),
+    ],
+    ids=str,
+)
+def test_others_stay_as_they_are(kept, model, size):
+    torch.manual_seed(0)
+    _check(model, torch.randn(size).to(next(model.parameters()).dtype))
+    assert "packed" not in kept
+
+
+def test_nans_and_infinities():
+    torch.manual_seed(0)
+    x = torch.randn(2, 64, 18, 18)
+    x[0, 0, 0, 0], x[1, 1, 1, 1] = float("nan"), float("inf")
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 16 * 16, 100)).eval()
+    with torch.no_grad():
+        expected = model(x)
+        found = torch.compile(model.to("xla"), backend="openxla")(x.to("xla")).cpu()
+    assert torch.equal(found.isnan(), expected.isnan())
+
+
+def test_a_write_to_a_weight_is_seen(kept):
+    torch.manual_seed(0)
+    model = nn.Linear(1024, 1152).eval().to("xla")
+    compiled = torch.compile(model, backend="openxla")
+    x = torch.randn(4, 1024).to("xla")
+    with torch.no_grad():
+        first = compiled(x).cpu()
+        model.weight.mul_(2)
+        model.bias.mul_(2)
+        second = compiled(x).cpu()
+    assert kept.count("packed") == 1
+    torch.testing.assert_close(second, first * 2)
