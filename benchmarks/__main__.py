@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "table":
         try:
             records = run.read(options.file)
+            if options.into is not None:
+                report.write_into(options.into, records)
         except (OSError, ValueError) as error:
             parser.error(str(error))
     else:
@@ -127,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
 
     table = commands.add_parser("table", help="print the tables of a result file")
     table.add_argument("file", type=Path, metavar="FILE", help="JSON lines from `run --output`")
+    table.add_argument(
+        "--into", type=Path, metavar="PAGE", help="also put them into this Markdown page, in the place that is marked"
+    )
 
     cold = commands.add_parser(
         "coldstart", help="first result of resnet50 in a new process, cache on disk empty and full"

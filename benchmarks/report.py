@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -39,6 +40,25 @@ def tables(records: Sequence[Record]) -> str:
             parts.append(errors(test, rows))
         parts.append(_failures(rows))
     return "\n\n".join(part for part in parts if part)
+
+
+#: Where a page has its tables.
+MARKS = ("<!-- results -->\n", "<!-- /results -->\n")
+
+
+def write_into(page: Path, records: Sequence[Record]) -> None:
+    """Puts the tables into a Markdown page, in place of what stands between the marks.
+
+    Raises:
+        ValueError: the page does not have the two marks.
+    """
+    before, begin, rest = page.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not begin or not end:
+        raise ValueError(
+            f"{page} has no lines {MARKS[0].strip()} and {MARKS[1].strip()} for the tables to stand between"
+        )
+    page.write_text(f"{before}{begin}{tables(records)}\n{end}{after}")
 
 
 def machine(environment: Record) -> str:

@@ -12,12 +12,18 @@ import torch
 def device(index: int | None = None) -> torch.device:
     """The xla device with this index; without one, the calling thread's current device.
 
+    A device that is asked for by its index is the thread's current one from then on, as in PyTorch/XLA: plain `xla`
+    means it, as `lazy_runtime.sync()` does.
+
     Raises:
         RuntimeError: there is no such device.
     """
     from . import xla_devices
 
-    return xla_devices.get(index).torch_device
+    found = xla_devices.get(index).torch_device
+    if index is not None:
+        xla_devices.set_current_index(found.index)
+    return found
 
 
 def devices() -> list[torch.device]:

@@ -79,7 +79,7 @@ def parse_xla_device(device: torch.device | str) -> tuple[str, int] | None:
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The xla device with the index `n`; without one, the calling thread's current device.
+    """The xla device with the index `n`, which becomes the calling thread's current one; without an index, that one.
 
     Args:
         devkind: what kind it must be of: `CPU`, `CUDA`, `TPU`.

@@ -39,8 +39,16 @@ def test_a_run_from_the_command_to_the_tables(tmp_path, capfd):
     assert "### Training, batch 1: speedup of openxla" in printed
     assert "failed" not in printed
 
-    assert main(["table", str(results)]) == 0
-    assert capfd.readouterr().out.strip() in printed
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- results -->\nold\n<!-- /results -->\nafter\n")
+    assert main(["table", str(results), "--into", str(page)]) == 0
+    tables = capfd.readouterr().out
+    assert tables.strip() in printed
+    assert page.read_text() == f"before\n<!-- results -->\n{tables}<!-- /results -->\nafter\n"
+    page.write_text("no marks\n")
+    with pytest.raises(SystemExit):
+        main(["table", str(results), "--into", str(page)])
+    assert "has no lines <!-- results --> and <!-- /results -->" in " ".join(capfd.readouterr().err.split())
 
 
 def test_loops_of_steps_from_the_command_to_the_tables(capfd):

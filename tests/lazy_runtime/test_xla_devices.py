@@ -62,6 +62,8 @@ def test_two_devices(fresh_process):
         with torch.xla.device(1):
             assert torch.ones(2, device="xla").device.index == torch.xla.current_device() == 1
         assert torch.xla.current_device() == 0
+        assert lazy_runtime.device(1) == torch.ones(2, device="xla").device == lazy_runtime.device() == y.device
+        assert lazy_runtime.device(0) == lazy_runtime.device() == x.device
         torch.xla.set_device(1)
         assert lazy_runtime.device().index == torch.tensor([1], device="xla").device.index == 1
         torch.xla.set_device(0)
