@@ -28,6 +28,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -131,12 +132,39 @@ bool lies_in(const at::Tensor& tensor, const at::Tensor& memory) {
   return start <= data && data < start + memory.nbytes();
 }
 
+// What tensors over XLA's memory stand on. Where a kernel keeps one beyond the call, in a cache of its own say, that gets a
+// copy, since XLA will use the memory for something else.
+class Lent {
+ public:
+  Lent() = default;
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  at::Tensor operator()(at::Tensor tensor) {
+    storages_.push_back(tensor.storage());
+    return tensor;
+  }
+
+  ~Lent() {
+    for (c10::Storage& storage : storages_) {
+      if (storage.use_count() == 1) continue;
+      c10::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
+      std::memcpy(copy.get(), storage.data(), storage.nbytes());
+      storage.set_data_ptr_noswap(std::move(copy));
+    }
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;
+};
+
 // Most kernels allocate their results, which would be copied to where XLA wants them, out of fresh pages that the system
 // has to clear. While a handler runs a kernel, the first tensor that it allocates in the likeness of a result lies in
 // XLA's memory for that. If it was a temporary instead, then the result is elsewhere, and copied after all.
 class Offers {
  public:
-  explicit Offers(std::vector<at::Tensor> targets) : targets_(std::move(targets)), before_(current_) {
+  Offers(std::vector<at::Tensor> targets, Lent& lent)
+      : targets_(std::move(targets)), lent_(lent), before_(current_) {
     current_ = this;
   }
   ~Offers() { current_ = before_; }
@@ -149,7 +177,7 @@ class Offers {
       if (target.defined() && target.scalar_type() == dtype && target.sizes() == sizes &&
           same_strides(sizes, target.strides(), strides)) {
         void* memory = std::exchange(target, at::Tensor()).data_ptr();
-        return at::from_blob(memory, sizes, strides, at::TensorOptions().dtype(dtype));
+        return current_->lent_(at::from_blob(memory, sizes, strides, at::TensorOptions().dtype(dtype)));
       }
     }
     return std::nullopt;
@@ -157,6 +185,7 @@ class Offers {
 
  private:
   std::vector<at::Tensor> targets_;  // undefined once they are taken
+  Lent& lent_;
   Offers* before_;
   static thread_local Offers* current_;
 };
@@ -178,15 +207,15 @@ using Dtype = std::optional<at::ScalarType>;
 using Layout = std::optional<at::Layout>;
 using Device = std::optional<at::Device>;
 
-bool is_plain(Dtype dtype, Layout layout, Device device) {
-  return dtype && layout.value_or(at::kStrided) == at::kStrided && device.value_or(at::kCPU) == at::kCPU;
+bool is_plain(Layout layout, Device device) {
+  return layout.value_or(at::kStrided) == at::kStrided && device.value_or(at::kCPU).is_cpu();
 }
 
 at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout layout, Device device, std::optional<bool> pin,
                  std::optional<at::MemoryFormat> format) {
-  if (is_plain(dtype, layout, device)) {
+  if (is_plain(layout, device)) {
     auto strides = strides_of(sizes, format.value_or(at::MemoryFormat::Contiguous));
-    if (auto taken = Offers::take(sizes, strides, *dtype)) return *taken;
+    if (auto taken = Offers::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
   }
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   return at::empty(sizes, dtype, layout, device, pin, format);
@@ -194,8 +223,8 @@ at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout layout, Device devic
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Dtype dtype, Layout layout, Device device,
                          std::optional<bool> pin) {
-  if (is_plain(dtype, layout, device)) {
-    if (auto taken = Offers::take(sizes, strides, *dtype)) return *taken;
+  if (is_plain(layout, device)) {
+    if (auto taken = Offers::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
   }
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   return at::empty_strided(sizes, strides, dtype, layout, device, pin);
@@ -386,17 +415,17 @@ const Call& parsed(std::string_view text) {
 
 // The argument that a place stands for; takes its buffers from `buffers`, beginning with number `next`, and those of
 // results from `results`, beginning with number `next_result`.
-c10::IValue filled(
-    const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next, size_t& next_result) {
+c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next,
+                   size_t& next_result, Lent& lent) {
   std::vector<std::optional<at::Tensor>> tensors;
   if (place.packed) return place.packed->view(*buffers.get<ffi::AnyBuffer>(next++));
   for (char kind : place.kinds) {
     if (kind == 'n') {
       tensors.emplace_back();
     } else if (kind == 'o') {
-      tensors.emplace_back(view(**results.get<ffi::AnyBuffer>(next_result++), kind));
+      tensors.emplace_back(lent(view(**results.get<ffi::AnyBuffer>(next_result++), kind)));
     } else {
-      tensors.emplace_back(view(*buffers.get<ffi::AnyBuffer>(next++), kind));
+      tensors.emplace_back(lent(view(*buffers.get<ffi::AnyBuffer>(next++), kind)));
     }
   }
   if (!place.list) return *tensors.at(0);
@@ -409,10 +438,11 @@ c10::IValue filled(
 void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
   PlainCPU plain;
   const Call& call = parsed(text);
+  Lent lent;  // outlives our own references
   torch::jit::Stack stack = call.arguments;
   size_t next = 0, next_result = 0;
   for (const Place& place : call.places) {
-    stack[place.argument] = filled(place, buffers, results, next, next_result);
+    stack[place.argument] = filled(place, buffers, results, next, next_result, lent);
   }
   std::vector<at::Tensor> targets;
   next = 0;
@@ -420,7 +450,7 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
     targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
   }
   {
-    Offers offers(targets);
+    Offers offers(targets, lent);
     call.op.callBoxed(stack);
   }
   std::vector<at::Tensor> tensors;

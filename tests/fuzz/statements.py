@@ -62,6 +62,9 @@ KINDS = [("int64", "int32", "uint8"), ("float32", "complex64")]
 
 
 def _view_dtype(s: Sketch, x: torch.Tensor) -> str | None:
+    """Not of a conjugate: XLA computes it, and so takes it as other parts where the CPU, with its bit, refuses."""
+    if x.is_conj():
+        return None
     for kind in KINDS:
         if str(x.dtype).removeprefix("torch.") in kind:
             return f".view({s.one_of(kind)})"
@@ -281,8 +284,13 @@ def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 
 
 def _set(s: Sketch, name: str, x: torch.Tensor) -> str | None:
-    """Not of a view: torch takes it for one of its old base still, and has its gradient made over that."""
-    return None if x._is_view() else f"{name}.set_({s.pick()[0]})"
+    """Not of a view: torch takes it for one of its old base still, and has its gradient made over that. Nor under views
+    where gradients are needed then: torch has the views made again from what is no base of theirs any more, which only
+    a device with strides can do at all (`_requires_grad`)."""
+    other, y = s.pick()
+    if x._is_view() or (has_views(x) and (x.requires_grad or y.requires_grad)):
+        return None
+    return f"{name}.set_({other})"
 
 
 METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [

@@ -192,3 +192,83 @@ def test_without_the_library_it_is_not_available(monkeypatch):
 
     monkeypatch.setattr(aten_bridge.native, "bridge", missing)
     assert aten_bridge.available.__wrapped__() is False
+
+
+# ---- results that kernels allocate
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Operators whose CPU kernels allocate in ways of their own."""
+    library = torch.library.Library("lazy_runtime_tests", "FRAGMENT")
+
+    def turned(x):
+        made = torch.empty(x.shape)
+        made.copy_(x)
+        return made.t()
+
+    def swapped(x):
+        first, second = torch.empty(x.shape), torch.empty(x.shape)
+        first.copy_(x)
+        second.copy_(-x)
+        return second, first
+
+    def after_a_temporary(x):
+        temporary = torch.empty(x.shape).copy_(x)
+        result = torch.empty(x.shape).copy_(temporary + 1)
+        temporary.zero_()
+        return result
+
+    def resized(x):
+        return torch.empty(0).resize_(x.shape).copy_(x)
+
+    def keeping(x):
+        made = torch.empty(x.shape).copy_(x)
+        addresses.append(made.data_ptr())
+        held.extend([x, made])
+        return made
+
+    addresses, held = [], []
+    for kernel in (turned, swapped, after_a_temporary, resized, keeping):
+        results = "(Tensor, Tensor)" if kernel is swapped else "Tensor"
+        library.define(f"{kernel.__name__}(Tensor x) -> {results}")
+        library.impl(kernel.__name__, kernel, "CPU")
+    yield addresses, held
+    library._destroy()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("turned", lambda x: [x.t()]),
+        ("swapped", lambda x: [-x, x]),
+        ("after_a_temporary", lambda x: [x + 1]),
+        ("resized", lambda x: [x]),
+    ],
+)
+def test_where_a_kernel_allocates_its_results(kernels, name, expected):
+    x = torch.arange(25.0).reshape(5, 5)
+    results = call(f"lazy_runtime_tests::{name}", lambda x: [x], lambda x: [like(5, 5)] * len(expected(X[0, 0])), x)
+    for found, wanted in zip(results, expected(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_result_that_a_kernel_allocates_is_not_copied(kernels):
+    addresses, _ = kernels
+    x = torch.arange(25.0).reshape(5, 5)
+    compiled, arrays = program("lazy_runtime_tests::keeping", lambda x: [x], lambda x: [like(5, 5)], x)
+    (result,) = compiled(*arrays)
+    result.block_until_ready()
+    assert addresses.pop() == result.unsafe_buffer_pointer()
+
+
+def test_what_a_kernel_keeps_is_its_own(kernels):
+    _, held = kernels
+    held.clear()
+    x = torch.arange(25.0).reshape(5, 5)
+    compiled, arrays = program("lazy_runtime_tests::keeping", lambda x: [x], lambda x: [like(5, 5)], x)
+    (result,) = compiled(*arrays)
+    result.block_until_ready()
+    addresses = {result.unsafe_buffer_pointer(), arrays[0].unsafe_buffer_pointer()}
+    assert addresses.isdisjoint(tensor.data_ptr() for tensor in held)
+    assert all(torch.equal(tensor, x) for tensor in held)
