@@ -276,6 +276,13 @@ struct Operand {
   }
 };
 
+// Whether both show the same elements of one memory in the same way.
+bool is_same_data(const Operand& x, const Operand& y) {
+  return x.memory == y.memory && x.tensor.scalar_type() == y.tensor.scalar_type() &&
+      x.tensor.sizes() == y.tensor.sizes() && x.tensor.strides() == y.tensor.strides() &&
+      offset_of(x.tensor) == offset_of(y.tensor);
+}
+
 void refuse_overlap(
     const Operand& target, const std::vector<Operand>& operands, bool takes_expanded, bool takes_same_place) {
   TORCH_CHECK(
@@ -505,6 +512,13 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const bool requires_grad = at::GradMode::is_enabled() &&
       std::any_of(operands.begin(), operands.end(), [](const Operand& x) { return x.tensor.requires_grad(); });
   const bool by_autograd = !in_place && requires_grad;  // it takes no `out=` of operands with gradients
+  if (name == "aten::copy_" && !requires_grad && operands.size() == 2 && is_same_data(operands[0], operands[1])) {
+    // which is all that torch does then, whatever overlaps (aten/src/ATen/native/Copy.cpp)
+    if (!operands[0].tensor.is_inference()) torch::autograd::impl::bump_version(operands[0].tensor);
+    torch::jit::drop(*stack, values.size());
+    stack->emplace_back(operands[0].tensor);
+    return;
+  }
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;

@@ -227,6 +227,14 @@ t0 = values((2, 3, 2), float32)
 t2 = t0.as_strided((2,), (0,), 2)
 t2[:1:2] = 3
 """,
+    "an expanded tensor is copied to itself": """
+t0 = values((1,), float32)
+t1 = t0.expand([2, 2])
+t2 = t1.view(float32)
+t2.copy_(t2)
+t1.copy_(t2)
+t0 += 1
+""",
     "tensors of one memory whose one row lies differently": """
 t0 = strided((1, 3), (1, 1), bool)
 t0[0, None, :] = t0
