@@ -18,12 +18,6 @@ ENVIRONMENT: dict[str, str | None] = {
     # what compilers left on the disk is not used, as in `worker.py`
     "XLA_PERSISTENT_CACHE_PATH": "0",
     "JAX_COMPILATION_CACHE_DIR": None,
-    # glibc keeps what is freed. By itself it decides from a process's first frees, which come in any order, whether
-    # later ones return memory to the system: one process of two then has 10,000 page faults in each run of resnet18
-    # and takes twice the time, of the same commit.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    "MALLOC_ARENA_MAX": "1",  # the heaps of others are given back whatever the threshold
 }
 
 #: Of budgets, for a model whose change the noise still hides when the first is over.
