@@ -19,10 +19,10 @@
 // A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
 // (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
 
+#include <ATen/TensorUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/List.h>
-#include <ATen/TensorUtils.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -126,7 +126,15 @@ bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef r
   return true;
 }
 
+// Whether a kernel's result lies where it is wanted, and as it is wanted.
+bool is_there(const at::Tensor& result, const at::Tensor& target) {
+  return result.layout() == at::kStrided && !result._is_zerotensor() && result.is_conj() == target.is_conj() &&
+         result.is_neg() == target.is_neg() && result.data_ptr() == target.data_ptr() &&
+         same_strides(result.sizes(), result.strides(), target.strides());
+}
+
 bool lies_in(const at::Tensor& tensor, const at::Tensor& memory) {
+  if (!tensor.has_storage()) return false;
   const char* start = static_cast<const char*>(memory.data_ptr());
   const char* data = static_cast<const char*>(tensor.storage().data());
   return start <= data && data < start + memory.nbytes();
@@ -474,9 +482,7 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
     TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",
                 result.scalar_type(), result.sizes(), " where ", target.scalar_type(), target.sizes(),
                 " was expected");
-    const bool in_place = result.data_ptr() == target.data_ptr() &&
-                          same_strides(result.sizes(), result.strides(), target.strides());
-    if (!in_place && result.numel()) elsewhere.push_back(i);
+    if (result.numel() && !is_there(result, target)) elsewhere.push_back(i);
   }
   for (size_t i : elsewhere) {  // a result may lie in what was meant for another one
     for (const at::Tensor& target : targets) {

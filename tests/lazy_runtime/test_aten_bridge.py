@@ -207,6 +207,12 @@ def kernels():
         made.copy_(x)
         return made.t()
 
+    def conjugated(x):
+        return torch.empty(x.shape, dtype=x.dtype).copy_(x).conj()
+
+    def negated(x):
+        return torch.empty(x.shape, dtype=x.dtype).copy_(x)._neg_view()
+
     def swapped(x):
         first, second = torch.empty(x.shape), torch.empty(x.shape)
         first.copy_(x)
@@ -229,7 +235,7 @@ def kernels():
         return made
 
     addresses, held = [], []
-    for kernel in (turned, swapped, after_a_temporary, resized, keeping):
+    for kernel in (turned, conjugated, negated, swapped, after_a_temporary, resized, keeping):
         results = "(Tensor, Tensor)" if kernel is swapped else "Tensor"
         library.define(f"{kernel.__name__}(Tensor x) -> {results}")
         library.impl(kernel.__name__, kernel, "CPU")
@@ -241,6 +247,7 @@ def kernels():
     ("name", "expected"),
     [
         ("turned", lambda x: [x.t()]),
+        ("negated", lambda x: [-x]),
         ("swapped", lambda x: [-x, x]),
         ("after_a_temporary", lambda x: [x + 1]),
         ("resized", lambda x: [x]),
@@ -251,6 +258,12 @@ def test_where_a_kernel_allocates_its_results(kernels, name, expected):
     results = call(f"lazy_runtime_tests::{name}", lambda x: [x], lambda x: [like(5, 5)] * len(expected(X[0, 0])), x)
     for found, wanted in zip(results, expected(x), strict=True):
         assert torch.equal(found, wanted)
+
+
+def test_a_conjugate_view_of_where_the_result_belongs(kernels):
+    x = torch.complex(torch.arange(4.0), torch.arange(4.0))
+    (found,) = call("lazy_runtime_tests::conjugated", lambda x: [x], lambda x: [like(4, dtype=jnp.complex64)], x)
+    assert torch.equal(found, x.conj())
 
 
 def test_a_result_that_a_kernel_allocates_is_not_copied(kernels):
