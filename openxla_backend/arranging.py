@@ -66,9 +66,10 @@ class _Arranging:
         weight: Any = node.args[1]
         transposed: Any = node.args[6]
         filters = weight.meta["val"]
-        if filters.numel() * filters.dtype.itemsize <= SMALL:
+        # a tensor on the CPU has the strides that it is said to have
+        if filters.device.type != "xla" or filters.numel() * filters.dtype.itemsize <= SMALL:
             return
-        if wants_channels_last(xla_devices.get(filters.device).platform, filters, transposed):
+        if wants_channels_last(_platform(filters), filters, transposed):
             turned = self._kept(ours.channels_last.default, (weight,))
             turned.meta = {**weight.meta, fx.CHANNELS_LAST: True}
             node.replace_input_with(weight, turned)
@@ -115,11 +116,15 @@ def _pays(node: torch.fx.Node, x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the weight can be packed, and `node`, its product with x, is large enough for a call of oneDNN's."""
     if x.dtype != weight.dtype or not _is_static(x.shape) or not weight.numel():
         return False
-    if x.dtype in dtypes.NARROWED:  # the device holds another one
+    if x.dtype in dtypes.NARROWED and weight.device.type == "xla":  # which holds another one
         return False
     if node.meta["val"].numel() * (weight.numel() // weight.shape[0]) < SMALLEST_CALL:
         return False
-    return packed.available(xla_devices.get(weight.device).platform, weight.dtype)
+    return packed.available(_platform(weight), weight.dtype)
+
+
+def _platform(tensor: torch.Tensor) -> str:
+    return xla_devices.get(tensor.device).platform if tensor.device.type == "xla" else "cpu"
 
 
 def _is_static(sizes: Sequence[Any]) -> bool:

@@ -36,10 +36,10 @@ def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training
     return graph
 
 
-def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any], freezing: bool = False) -> Callable[..., Any]:
     """AOTAutograd's inference compiler: what depends on parameters alone is computed apart."""
     with torch.no_grad():
-        parts = parameters.split(gm, _static_arguments(gm))
+        parts = parameters.split(gm, _static_arguments(gm), freezing)
     if parts is None:
         return _compile_forward(gm, examples, training=False)
     metadata = _metadata()
@@ -132,16 +132,19 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
 def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: inference and training graphs, on xla tensors or, in their own memory, on plain ones.
 
+    Args:
+        options: `options={"freezing": True}`: in inference, parameters and buffers on the CPU are taken as they are at
+            the first call, and what depends on them alone is computed once, whatever is written to them later. On xla
+            it is computed once in any case, and anew after a write.
+
     Raises:
-        TypeError: there are options.
+        TypeError: there are other options.
         RuntimeError: torch_xla is installed, which owns the device and the name.
     """
     owner = _autoload.other_owner()
     if owner is not None:
         raise RuntimeError(owner)
-    if options:
-        found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
-        raise TypeError(f"backend='openxla' takes no options and no mode, got {found}: leave them out of torch.compile")
+    freezing = _freezing(options)
     attention.keep_whole(gm)
     # with `torch._dynamo.config.trace_autograd_ops` a graph without gradients may hold a backward pass: it is of a step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
@@ -151,12 +154,27 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             bw_compiler=_compile_backward,
             # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
             partition_fn=_partition,
-            inference_compiler=_compile_forward if differentiates else _compile_inference,
+            inference_compiler=_compile_forward
+            if differentiates
+            else functools.partial(_compile_inference, freezing=freezing),
             decompositions={},
             keep_inference_input_mutations=True,
         )(gm, examples)
     guard_offsets(gm, examples, _metadata())
     return compiled
+
+
+def _freezing(options: dict[str, Any]) -> bool:
+    given = options.get("options")
+    if not options or (set(options) == {"options"} and isinstance(given, dict) and set(given) <= {"freezing"}):
+        freezing = (given or {}).get("freezing", False)
+        if isinstance(freezing, bool):
+            return freezing
+    found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
+    raise TypeError(
+        f"backend='openxla' takes no mode and no options but options={{'freezing': True}}, got {found}: leave the rest "
+        "out of torch.compile"
+    )
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
-"""Inference on xla tensors: what depends on parameters alone is computed once, and kept while they stay the same.
+"""Inference: what depends on parameters alone is computed once, and kept while they stay the same.
 
 Two things are gained. Work that does not depend on the input (batch norms folded into convolutions, casts, weights in
 the order that the kernels want) is not done again and again; and the executable has fewer arguments, since the small
 parameters of a model (most of them: four vectors for each batch norm) come in one buffer.
 
-That they stayed the same is proven by the identity of their values: a device buffer never changes, and every write, by
-whatever way (in place, a fused optimizer, `load_state_dict`, through `.data`), gives the tensor another one.
+On xla, that they stayed the same is proven by the identity of their values: a device buffer never changes, and every
+write, by whatever way (in place, a fused optimizer, `load_state_dict`, through `.data`), gives the tensor another one.
+Of tensors on the CPU nothing cheap proves it, so there the user says that they do (`freezing`).
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class KeptParameters:
 
     def __init__(self, split: Split, examples: Sequence[Any], visible: int | None, aliases: frozenset[int]):
         self._boxed_call = True
+        #: on the CPU, where nobody can tell whether a parameter is the same
+        self._frozen = all(examples[number].device.type == "cpu" for number in split.parameters)
         self._parameters = split.parameters
         self._others = split.others
         self._once_examples = [examples[number] for number in split.parameters]
         self._always_examples = [*(examples[number] for number in split.others), *split.examples]
-        self._always = CompiledGraph(split.always, self._always_examples, visible=visible, aliases=aliases)
+        first, end = len(split.others), len(self._always_examples)
+        static = frozenset(range(first, end)) if self._frozen else frozenset()
+        self._always = CompiledGraph(split.always, self._always_examples, static, visible, aliases)
         self._once = CompiledGraph(split.once, self._once_examples, region=self._always.region.parameters())
         #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
         #: gave for them
@@ -74,30 +79,35 @@ class KeptParameters:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         parameters = [arguments[number] for number in self._parameters]
-        values = [value.owner for value in values_of(parameters)]
         kept = self._kept
-        if kept is None or kept[0] != values:
-            kept = self._kept = values, self._once(parameters)
+        if not self._frozen:
+            values = [value.owner for value in values_of(parameters)]
+            if kept is None or kept[0] != values:
+                kept = self._kept = values, self._once(parameters)
+        elif kept is None:
+            kept = self._kept = [], self._once(parameters)
         others = [arguments[number] for number in self._others]
         arguments.clear()
         return self._always(others + kept[1])
 
 
-def split(gm: torch.fx.GraphModule, static: frozenset[int]) -> Split | None:
+def split(gm: torch.fx.GraphModule, static: frozenset[int], freezing: bool = False) -> Split | None:
     """Takes apart what depends on parameters alone; None if nothing is gained.
 
     Args:
         static: numbers of the placeholders that are parameters or buffers.
+        freezing: those on the CPU too.
     """
     graph = copy.deepcopy(gm.graph)
     placeholders = graph.find_nodes(op="placeholder")
     writes = (aten.copy_.default, aten.set_.source_Tensor)
     written = {node.args[0] for target in writes for node in graph.find_nodes(op="call_function", target=target)}
     returned = set(graph.output_node().all_input_nodes)
+    on = "cpu" if freezing and "xla" not in map(_device_type, placeholders) else "xla"
     parameters = {
         node
         for number, node in enumerate(placeholders)
-        if number in static and node not in written and node not in returned and node.meta["val"].device.type == "xla"
+        if number in static and node not in written | returned and _device_type(node) == on
     }
     if not parameters:
         return None
@@ -108,6 +118,11 @@ def split(gm: torch.fx.GraphModule, static: frozenset[int]) -> Split | None:
             known.add(node)
     arrange(graph, known)
     return _Splitter(graph, placeholders, parameters, known).split()
+
+
+def _device_type(node: torch.fx.Node) -> str | None:
+    value = node.meta.get("val")
+    return value.device.type if isinstance(value, torch.Tensor) else None
 
 
 def _is_computable(node: torch.fx.Node) -> bool:

@@ -42,10 +42,12 @@ def test_higher_order_operator():
         compiled(f)(torch.randn(3))
 
 
-@pytest.mark.parametrize("options", [{"options": {"speed": 11}}, {"mode": "max-autotune"}])
+@pytest.mark.parametrize(
+    "options", [{"options": {"speed": 11}}, {"options": {"freezing": 1}}, {"mode": "max-autotune"}]
+)
 def test_options(options):
     (name,) = options
-    with pytest.raises(BackendCompilerFailed, match=f"TypeError: .*takes no options and no mode, got {name}="):
+    with pytest.raises(BackendCompilerFailed, match=f"TypeError: .*takes no mode and no options but .*, got {name}="):
         compiled(lambda x: x + 1, **options)(torch.randn(3))
 
 
