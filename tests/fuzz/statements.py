@@ -286,9 +286,9 @@ def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 def _set(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """Not of a view: torch takes it for one of its old base still, and has its gradient made over that. Nor under views
     where gradients are needed then: torch has the views made again from what is no base of theirs any more, which only
-    a device with strides can do at all (`_requires_grad`)."""
+    a device with strides can do at all (`_requires_grad`). Nor with an alias of itself, as `_data`."""
     other, y = s.pick()
-    if x._is_view() or (has_views(x) and (x.requires_grad or y.requires_grad)):
+    if x._is_view() or shares(x, y) or (has_views(x) and (x.requires_grad or y.requires_grad)):
         return None
     return f"{name}.set_({other})"
 
