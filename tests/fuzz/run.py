@@ -236,6 +236,7 @@ _REFUSED = (
     # an argument is what the user's tensor shows, not the memory that it is a view of
     "reaches elements that the xla tensor",
     "are out of bounds for storage of size",
+    "which cannot grow under them",  # memory is what it is for as long as several tensors share it
     # AOTAutograd's own (torch 2.13, on the CPU too): arguments that are views of each other, one of them written to.
     # Here they come about where the graph breaks at a size that depends on data, which the CPU's need not
     "incorrect out shape after application of ViewMeta sequence",

@@ -22,7 +22,11 @@ def _sizes_of_expand(s: Sketch, x: torch.Tensor) -> str:
     return f".expand({([2] if s.odds(2) else []) + sizes})"
 
 
-def _as_strided(s: Sketch, x: torch.Tensor, name: str = "as_strided") -> str:
+def _as_strided(s: Sketch, x: torch.Tensor, name: str = "as_strided") -> str | None:
+    """Not of what has no elements and a gradient: what is shown beyond it has none, until a write has torch make it
+    over the base's strides, where the device has some (`_requires_grad`)."""
+    if x.requires_grad and not x.numel():
+        return None
     rank = s.draw(st.integers(0, 2))
     size = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
     stride = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
@@ -299,7 +303,7 @@ METADATA: list[Callable[[Sketch, str, torch.Tensor], str | None]] = [
     lambda s, name, x: f"{name}.squeeze_({s.one_of(['', s.dim(x)])})",
     lambda s, name, x: f"{name}.unsqueeze_({s.draw(st.integers(0, x.dim()))})",
     lambda s, name, x: f"{name}.swapaxes_{s.dims(x)}",
-    lambda s, name, x: name + _as_strided(s, x, "as_strided_"),
+    lambda s, name, x: f"{name}{view}" if (view := _as_strided(s, x, "as_strided_")) else None,
     _data,
     _set,
     _resize,
