@@ -65,20 +65,18 @@ class Packed(NamedTuple):
     """A weight in an order of oneDNN's own, for its kernels alone.
 
     Attributes:
-        physical: the bytes.
+        physical: the bytes, which say themselves how they lie.
         dtype, shape: of the weight.
-        order: oneDNN's description of the order.
     """
 
     physical: Any
     dtype: torch.dtype
     shape: tuple[int, ...]
-    order: bytes
 
     @property
     def text(self) -> str:
         """As native/bridge.cpp reads it."""
-        return f"{str(self.dtype).removeprefix('torch.')};{','.join(map(str, self.shape))};{self.order.hex()}"
+        return f"{str(self.dtype).removeprefix('torch.')};{','.join(map(str, self.shape))}"
 
 
 def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:

@@ -56,9 +56,8 @@ class _Arranging:
             return False
         geometry = [stride, padding, dilation, groups]
         size = list(like.shape)
-        arranged = self._kept(
-            ours.pack_filters.default, (weight, size, *geometry), packed.packed_filters(filters, size, *geometry)
-        )
+        room = packed.packed_filters(filters, size, *geometry)
+        arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
         self._replace(node, ours.packed_convolution.default, (image, arranged, bias, list(filters.shape), *geometry))
         return True
 
@@ -83,7 +82,8 @@ class _Arranging:
         if not _pays(node, like, matrix) or (bias and not _is_row(bias[0], matrix)):
             return
         rows = like.shape[0]
-        arranged = self._kept(ours.pack_matrix.default, (weight, rows), packed.packed_matrix(matrix, rows))
+        room = packed.packed_matrix(matrix, rows)
+        arranged = self._kept(ours.pack_matrix.default, (weight, room, rows), room)
         arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
         self._replace(node, ours.packed_linear.default, arguments)
 

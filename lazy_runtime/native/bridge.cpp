@@ -12,7 +12,7 @@
 //   sTEXT       str                            F0.5,1     list of double
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
-//   pfloat32;64,64,3,3;0A1B    a weight in an order of oneDNN's own: dtype, sizes, description of the order in hex
+//   pfloat32;64,64,3,3         a weight in an order of oneDNN's own (`Packed`): dtype, sizes
 // and the result views one letter per result, lists of them flattened: t, a, n for an undefined one, o for one that the
 // kernel has written to, or p for a weight in oneDNN's order.
 //
@@ -271,25 +271,51 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// A weight as oneDNN's kernels read it.
+// A weight as oneDNN's kernels read it, which says itself how it lies: oneDNN's choice depends on the number of threads
+// too, and the thread that packs may have another number than the one that compiled. In front is the size of oneDNN's
+// description, 0 for a weight in torch's order, then that; the weight follows, aligned as XLA's buffers are.
 struct Packed {
   at::ScalarType dtype;
   std::vector<int64_t> sizes;
-  std::vector<uint8_t> order;
 
   static Packed parse(std::string_view text) {
     auto parts = split(text, ';');
-    Packed packed{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}, {}};
+    Packed packed{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}};
     for (auto size : split(parts.at(1), ',')) packed.sizes.push_back(std::stoll(std::string(size)));
-    for (size_t i = 0; i < parts.at(2).size(); i += 2) {
-      packed.order.push_back(static_cast<uint8_t>(std::stoi(std::string(parts[2].substr(i, 2)), nullptr, 16)));
-    }
     return packed;
   }
 
+  static size_t data_offset(size_t order_bytes) { return (sizeof(uint64_t) + order_bytes + 63) / 64 * 64; }
+
   at::Tensor view(ffi::AnyBuffer buffer) const {
+    auto* memory = static_cast<uint8_t*>(buffer.untyped_data());
+    uint64_t order_bytes;
+    std::memcpy(&order_bytes, memory, sizeof(order_bytes));
+    uint8_t* data = memory + data_offset(order_bytes);
+    if (order_bytes == 0) return at::from_blob(data, sizes, at::TensorOptions().dtype(dtype));
     return at::native::mkldnn_tensor_from_data_ptr(
-        buffer.untyped_data(), sizes, dtype, c10::Device(c10::kCPU), order.data(), order.size());
+        data, sizes, dtype, c10::Device(c10::kCPU), memory + sizeof(order_bytes), order_bytes);
+  }
+
+  // Falls back on torch's order where the packed weight takes more than there is.
+  static void write(const at::Tensor& plain, const at::Tensor& packed, const at::Tensor& target) {
+    static const auto describe = c10::Dispatcher::singleton()
+                                     .findSchemaOrThrow("mkldnn::_get_mkldnn_serialized_md", "")
+                                     .typed<at::Tensor(const at::Tensor&)>();
+    at::Tensor order = describe.call(packed), from = plain.contiguous();
+    uint64_t order_bytes = order.numel();
+    size_t bytes = at::native::nbytes_from_mkldnn(packed);
+    const void* data = at::native::data_ptr_from_mkldnn(packed);
+    if (data_offset(order_bytes) + bytes > static_cast<size_t>(target.numel())) {
+      order_bytes = 0;
+      bytes = from.nbytes();
+      data = from.data_ptr();
+    }
+    TORCH_CHECK(data_offset(order_bytes) + bytes <= static_cast<size_t>(target.numel()), "no room for a weight");
+    auto* memory = static_cast<uint8_t*>(target.data_ptr());
+    std::memcpy(memory, &order_bytes, sizeof(order_bytes));
+    std::memcpy(memory + sizeof(order_bytes), order.data_ptr(), order_bytes);
+    std::memcpy(memory + data_offset(order_bytes), data, bytes);
   }
 };
 
@@ -457,6 +483,7 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   for (char kind : call.results) {
     targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
   }
+  const at::Tensor first = !stack.empty() && stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
   {
     Offers offers(targets, lent);
     call.op.callBoxed(stack);
@@ -474,9 +501,7 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
     const at::Tensor &result = tensors.at(i), &target = targets[i];
     if (!target.defined()) continue;
     if (call.results[i] == 'p') {
-      const int64_t bytes = at::native::nbytes_from_mkldnn(result);
-      TORCH_CHECK(bytes == target.numel(), text, " gave ", bytes, " bytes where ", target.numel(), " were expected");
-      std::memcpy(target.data_ptr(), at::native::data_ptr_from_mkldnn(result), bytes);
+      Packed::write(first, result, target);
       continue;
     }
     TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lazy_runtime import aten_bridge
+from lazy_runtime.ops import packed
 from lazy_runtime.tensor import unwrap
 from openxla_backend import parameters
 
@@ -135,6 +136,48 @@ def test_nans_and_infinities():
         expected = model(x)
         found = torch.compile(model.to("xla"), backend="openxla")(x.to("xla")).cpu()
     assert torch.equal(found.isnan(), expected.isnan())
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+MODEL = (nn.Conv2d(64, 128, 3, groups=2), nn.ReLU(), nn.Conv2d(128, 64, 1), nn.Flatten(), nn.Linear(64 * 14 * 14, 100))
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1)])
+def test_the_number_of_threads_changes_between_compiling_and_packing(kept, threads, numbers):
+    torch.manual_seed(0)
+    first, second = numbers
+    model = nn.Sequential(*MODEL).eval()
+    x = torch.randn(4, 64, 16, 16)
+    with torch.no_grad():
+        torch.set_num_threads(first)
+        ours = copy.deepcopy(model).to("xla")
+        compiled = torch.compile(ours, backend="openxla")
+        torch.testing.assert_close(compiled(x.to("xla")).cpu(), model(x), rtol=1e-4, atol=1e-4)
+        torch.set_num_threads(second)
+        for parameter in [*ours.parameters(), *model.parameters()]:
+            parameter.mul_(1.5)
+        torch.testing.assert_close(compiled(x.to("xla")).cpu(), model(x), rtol=1e-4, atol=1e-4)
+    assert kept.count("packed") == 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_that_has_no_room_when_packed_stays_in_torchs_order(kept, monkeypatch, dtype):
+    def plain(tensor):
+        return 64 + tensor.numel() * dtype.itemsize
+
+    monkeypatch.setattr(packed, "_bytes", plain)
+    for function in (packed._filter_bytes, packed._matrix_bytes):
+        function.cache_clear()
+        monkeypatch.setattr(packed, function.__name__, function.__wrapped__)
+    torch.manual_seed(0)
+    _check(nn.Sequential(*MODEL).to(dtype), torch.randn(4, 64, 16, 16).to(dtype))
+    assert kept.count("packed") == 3
 
 
 def test_a_write_to_a_weight_is_seen(kept):
