@@ -38,16 +38,16 @@ def _order(tensor: torch.Tensor) -> str:
 
 
 @torch.no_grad()
-def _check(model: nn.Module, x: torch.Tensor, dynamic: bool | None = None) -> torch.Tensor:
+def _check(model: nn.Module, x: torch.Tensor, dynamic: bool | None = None) -> None:
     model = model.eval()
     expected = model(x)
     compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla", dynamic=dynamic)
     for _ in range(2):
         found = compiled(x.to("xla"))
     assert found.stride() == expected.stride()
-    # sums of up to 1,152 products, in another order
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4 if x.dtype == torch.float32 else 2e-2, atol=1e-4)
-    return found
+    # sums of up to 12,544 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
+    rtol, atol = (1e-4, 1e-4) if x.dtype == torch.float32 else (2e-2, 2e-3)
+    torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol)
 
 
 DTYPES = [torch.float32, torch.bfloat16]

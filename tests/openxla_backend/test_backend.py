@@ -471,7 +471,12 @@ def test_state_of_modules(device):
 def test_garbage_is_not_collected_while_compiling(monkeypatch):
     seen = []
     compiler = backend._compile_inference
-    monkeypatch.setattr(backend, "_compile_inference", lambda *a: seen.append(gc.isenabled()) or compiler(*a))
+
+    def spy(*args, **options):
+        seen.append(gc.isenabled())
+        return compiler(*args, **options)
+
+    monkeypatch.setattr(backend, "_compile_inference", spy)
     with torch.no_grad():
         torch.compile(lambda x: x + 1, backend="openxla")(torch.ones(3))
     assert (seen, gc.isenabled()) == ([False], True)
