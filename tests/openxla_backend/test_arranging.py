@@ -45,7 +45,7 @@ def _check(model: nn.Module, x: torch.Tensor, dynamic: bool | None = None) -> No
     for _ in range(2):
         found = compiled(x.to("xla"))
     assert found.stride() == expected.stride()
-    # sums of up to 12,544 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
+    # up to 12,544 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
     rtol, atol = (1e-4, 1e-4) if x.dtype == torch.float32 else (2e-2, 2e-3)
     torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol)
 

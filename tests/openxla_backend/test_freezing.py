@@ -37,7 +37,7 @@ def test_results(model, dtype):
     for _ in range(2):
         found = compiled(x)
     assert found.device.type == "cpu"
-    # sums of up to 2,048 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
+    # up to 2,048 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
     rtol, atol = (2e-2, 2e-3) if dtype == torch.bfloat16 else (1e-4, 1e-4)
     torch.testing.assert_close(found, model(x), rtol=rtol, atol=atol)
 
