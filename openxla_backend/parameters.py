@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from lazy_runtime.tensor import values_of
 
@@ -257,4 +258,5 @@ class _Splitter:
 
 
 def _module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
+    # whose Python nobody runs: generating it takes as long as tracing the graph
+    return _LazyGraphModule(torch.nn.Module(), graph)
