@@ -367,6 +367,7 @@ Call parse(std::string_view text) {
     auto items = body.empty() ? std::vector<std::string_view>() : split(body, ',');
     auto number = [&](size_t n) { return std::stod(std::string(items.at(n))); };
     size_t argument = call.arguments.size();
+    TORCH_CHECK(argument < call.op.schema().arguments().size(), call.op.operator_name(), " takes no argument ", parts[i]);
     switch (parts[i].at(0)) {
       case 't':
       case 'a':
@@ -435,6 +436,9 @@ Call parse(std::string_view text) {
     }
     call.arguments.back() = wrapped(call.op, argument, call.arguments.back());
   }
+  // A boxed kernel takes what lies on the stack, and reads beyond its end where that is too little.
+  TORCH_CHECK(call.arguments.size() == call.op.schema().arguments().size(), call.op.operator_name(), " takes ",
+              call.op.schema().arguments().size(), " arguments, not ", call.arguments.size());
   return call;
 }
 

@@ -154,7 +154,8 @@ def test_arguments_that_it_cannot_pass(argument):
         ("aten::mm", lambda x: [x[0, 0], x[0, 0]], r"shapes cannot be multiplied.*in aten::mm"),
         ("aten::cumsum", lambda x: [x, 9, None], r"Dimension out of range.*in aten::cumsum"),
         ("aten::no_such_operator", lambda x: [x], r"aten::no_such_operator"),
-        ("aten::add.Tensor", lambda x: [x], r"aten::add.Tensor"),
+        ("aten::add.Tensor", lambda x: [x], r"takes 3 arguments, not 1.*in aten::add.Tensor"),
+        ("aten::neg", lambda x: [x, 1], r"takes no argument i1.*in aten::neg"),
         ("aten::clone", lambda x: [x[0], None], r"aten::clone"),  # a result of another size than asked for
     ],
 )
