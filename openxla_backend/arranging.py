@@ -40,6 +40,7 @@ class _Arranging:
         self.graph = graph
         self.known = known
         self.made: dict[Any, torch.fx.Node] = {}
+        self.fakes: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def run(self) -> None:
         for node in self.graph.find_nodes(op="call_function", target=aten.convolution.default):
@@ -100,9 +101,15 @@ class _Arranging:
                 made = self.made[key] = self.graph.call_function(target, arguments)
             made.meta = dict(weight.meta)
             if size is not None:
-                made.meta["val"] = weight.meta["val"].new_empty(size, dtype=torch.uint8)
+                made.meta["val"] = self._bytes(weight.meta["val"], size)
             self.known.add(made)
         return self.made[key]
+
+    def _bytes(self, like: torch.Tensor, size: int) -> torch.Tensor:
+        """A fake tensor of bytes: the same for the same size, since each takes as long as a layer's own work here."""
+        if (like.device, size) not in self.fakes:
+            self.fakes[like.device, size] = like.new_empty(size, dtype=torch.uint8)
+        return self.fakes[like.device, size]
 
     def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
         with self.graph.inserting_before(node):

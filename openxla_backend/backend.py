@@ -36,8 +36,14 @@ def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training
     return graph
 
 
-def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any], freezing: bool = False) -> Callable[..., Any]:
-    """AOTAutograd's inference compiler: what depends on parameters alone is computed apart."""
+def _compile_inference(
+    gm: torch.fx.GraphModule, examples: Sequence[Any], arguments: Sequence[Any] = (), freezing: bool = False
+) -> Callable[..., Any]:
+    """AOTAutograd's inference compiler: what depends on parameters alone is computed apart.
+
+    Args:
+        arguments: what Dynamo compiles the graph for.
+    """
     with torch.no_grad():
         parts = parameters.split(gm, _static_arguments(gm), freezing)
     if parts is None:
@@ -46,7 +52,7 @@ def _compile_inference(gm: torch.fx.GraphModule, examples: Sequence[Any], freezi
     visible = _visible(metadata)
     graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
-        graph.prepare()
+        graph.prepare(arguments)
     return graph
 
 
@@ -156,7 +162,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             partition_fn=_partition,
             inference_compiler=_compile_forward
             if differentiates
-            else functools.partial(_compile_inference, freezing=freezing),
+            else functools.partial(_compile_inference, arguments=examples, freezing=freezing),
             decompositions={},
             keep_inference_input_mutations=True,
         )(gm, examples)

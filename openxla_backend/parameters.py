@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
-from lazy_runtime.tensor import values_of
+from lazy_runtime.experimental import compiling as regions
+from lazy_runtime.tensor import unwrap, values_of
 
 from .arranging import arrange
 from .compiled import CompiledGraph
@@ -56,6 +58,7 @@ class KeptParameters:
         self._boxed_call = True
         #: on the CPU, where nobody can tell whether a parameter is the same
         self._frozen = all(examples[number].device.type == "cpu" for number in split.parameters)
+        self._number = len(examples)
         self._parameters = split.parameters
         self._others = split.others
         self._once_examples = [examples[number] for number in split.parameters]
@@ -73,23 +76,47 @@ class KeptParameters:
         """Some sizes come with the arguments of each call."""
         return self._always.is_dynamic
 
-    def prepare(self) -> None:
-        """Traces and compiles for the examples."""
+    def prepare(self, arguments: Sequence[Any] = ()) -> None:
+        """Traces and compiles for the examples.
+
+        Args:
+            arguments: what the graph is being compiled to be called with, where that is known: what depends on the
+                parameters among them is then computed while the rest is compiled.
+        """
         self._once.prepare(self._once_examples)
+        if len(arguments) == self._number and not self._frozen and not regions.is_tracing():
+            parameters = [arguments[number] for number in self._parameters]
+            if all(map(_has_value_like, parameters, self._once_examples)):
+                with _disable_current_modes():  # Dynamo compiles under its fake mode
+                    self._keep(parameters)
         self._always.prepare(self._always_examples)
+
+    def _keep(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What `once` gives for these parameters."""
+        kept = self._kept
+        if self._frozen:
+            if kept is None:
+                kept = self._kept = [], self._once(parameters)
+            return kept[1]
+        values = [value.owner for value in values_of(parameters)]
+        if kept is None or kept[0] != values:
+            kept = self._kept = values, self._once(parameters)
+        return kept[1]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         parameters = [arguments[number] for number in self._parameters]
-        kept = self._kept
-        if not self._frozen:
-            values = [value.owner for value in values_of(parameters)]
-            if kept is None or kept[0] != values:
-                kept = self._kept = values, self._once(parameters)
-        elif kept is None:
-            kept = self._kept = [], self._once(parameters)
+        kept = self._keep(parameters)
         others = [arguments[number] for number in self._others]
         arguments.clear()
-        return self._always(others + kept[1])
+        return self._always(others + kept)
+
+
+def _has_value_like(tensor: Any, example: torch.Tensor) -> bool:
+    """Whether it is a tensor on xla like the example, whose value nothing has to be run for."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "xla":
+        return False
+    like = (example.shape, example.dtype, example.device)
+    return (tensor.shape, tensor.dtype, tensor.device) == like and unwrap(tensor).handle.value.array is not None
 
 
 def split(gm: torch.fx.GraphModule, static: frozenset[int], freezing: bool = False) -> Split | None:

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+import lazy_runtime
+import openxla_backend.backend
 from lazy_runtime import metrics
 from lazy_runtime.tensor import unwrap
 
@@ -165,3 +167,35 @@ def test_a_parameter_that_is_returned_or_written_to():
         assert result.tolist() == [3.0 + number] * 3
         assert scale is module.scale
         assert part.data_ptr() == module.shift[1:].data_ptr()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("are_there", [True, False])
+def test_it_begins_while_the_rest_is_compiled(net, are_there):
+    executions = []
+
+    def noting(gm, examples):
+        compiled = openxla_backend.backend.openxla(gm, examples)
+        executions.append(metrics.value("ExecuteComputation"))
+        return compiled
+
+    x = torch.randn(2, 3, 8, 8)
+    on_xla = copy.deepcopy(net).to("xla")
+    if not are_there:  # to run what they are the results of is for the call
+        for each in (net, on_xla):
+            _in_place(each)
+    else:
+        lazy_runtime.sync(wait=True)
+    before = metrics.value("ExecuteComputation")
+    found = torch.compile(on_xla, backend=noting)(x.to("xla")).cpu()
+    assert executions == [before + are_there]
+    torch.testing.assert_close(found, net(x))
+
+
+def test_what_is_compiled_for_training_does_not_keep_its_first_arguments(net):
+    compiled = torch.compile(net.to("xla"), backend="openxla")
+    x = torch.randn(2, 3, 8, 8, device="xla", requires_grad=True)
+    compiled(x).sum().backward()
+    handle = weakref.ref(x)
+    del x
+    assert handle() is None
