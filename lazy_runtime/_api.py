@@ -51,9 +51,9 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
     Args:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
-        reset_scope: accepted for PyTorch/XLA's sake.
+        reset_scope: also count the parts of the program that `xp.Trace` names anew, from 1, outside of all of them.
     """
-    from . import closures, environment, execute, metrics, xla_devices
+    from . import closures, environment, execute, lines, metrics, xla_devices
     from .debug import metrics_saver
 
     if execute.before_cut is not None:
@@ -63,6 +63,8 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     metrics.count("MarkStep")
     for found in xla_devices.devices():
         execute.sync(found, wait)
+    if reset_scope:
+        lines.reset_scopes()
     metrics_saver.save_metrics()
     closures.run()
 

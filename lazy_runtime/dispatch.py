@@ -232,6 +232,7 @@ def _keep_line(node: Node) -> None:
     node.line = errors.users_line()
     if lines.keep_stacks:
         node.stack = lines.stack()
+        node.scope = lines.current_scope()
 
 
 def _begin(device: Device) -> None:

@@ -143,11 +143,12 @@ class Handle:
 class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
     is the user's that recorded it, set where the call is fallible, in traces, and where `lines.keep`; `stack` all of
-    the user's frames, set where `lines.keep_stacks`."""
+    the user's frames and `scope` the part of the program, set where `lines.keep_stacks`."""
 
-    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "stack")
+    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack")
 
     line: str
+    scope: str
     stack: list[Line]
 
     def __init__(self, call: Call, inputs: Sequence[Value], floats: Sequence[float], ints: Sequence[int]):

@@ -7,6 +7,8 @@ import functools
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -95,3 +97,33 @@ def parse(text: str) -> Line | None:
 
 
 _LINE = re.compile(r'File "(?P<file>[^"]*)", line (?P<number>\d+), in (?P<function>[^:]*)')
+
+
+class _Scopes(threading.local):
+    names: tuple[str, ...] = ()
+    number = 1
+
+
+_scopes = _Scopes()
+
+
+@contextlib.contextmanager
+def scope(name: str) -> Iterator[None]:
+    """What the calling thread records meanwhile belongs to a part of the program of this name."""
+    outer, number = _scopes.names, _scopes.number
+    _scopes.names, _scopes.number = (*outer, f"{name}.{number}"), 1
+    try:
+        yield
+    finally:
+        _scopes.names, _scopes.number = outer, number + 1
+
+
+def current_scope() -> str:
+    """`step.1/forward.2`, the numbers counting the parts of one part, as PyTorch/XLA has it; empty outside of all."""
+    return "/".join(_scopes.names)
+
+
+def reset_scopes() -> None:
+    """Counts anew, as from the beginning of a step."""
+    if not _scopes.names:
+        _scopes.number = 1

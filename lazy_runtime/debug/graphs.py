@@ -95,9 +95,11 @@ def render(numbered: Numbered, form: str) -> str:
 
 
 def scopes(nodes: Sequence[Node]) -> list[str]:
-    """For each operator, what its instructions are named after in HLO's metadata: the operator and its stack."""
+    """For each operator, what its instructions are named after in HLO's metadata: the part of the program, the operator
+    and its stack."""
     return [
-        f"{node.call.name}[{' < '.join(f'{line.function}({line})' for line in getattr(node, 'stack', ()))}]"
+        (f"{part}/" if (part := getattr(node, "scope", "")) else "")
+        + f"{node.call.name}[{' < '.join(f'{line.function}({line})' for line in getattr(node, 'stack', ()))}]"
         for node in nodes
     ]
 
@@ -191,6 +193,7 @@ def _inner_nodes(node: Node, nested: Nested) -> Iterator[Node]:
         inner = Node(call, (), (), [next(ints) for _ in range(call.ints)])
         inner.line = nested.lines.get(number, "") or getattr(node, "line", "")
         inner.stack = getattr(node, "stack", [])
+        inner.scope = getattr(node, "scope", "")
         yield inner
 
 
@@ -239,7 +242,9 @@ def _attributes(node: Node) -> list[str]:
 def _location(node: Node) -> list[str]:
     stack = getattr(node, "stack", None)
     if stack:
-        return [f"location={' < '.join(f'{line.function}@{line}' for line in stack)}"]
+        part = getattr(node, "scope", "")
+        scope = [f"scope={part}"] if part else []
+        return [*scope, f"location={' < '.join(f'{line.function}@{line}' for line in stack)}"]
     line = lines.parse(getattr(node, "line", ""))
     return [f"location={line.function}@{line}"] if line is not None else []
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .. import _api
+from .. import _api, lines
 
 _tracer_marked_step = False
 
@@ -118,7 +118,8 @@ def trace_detached(*args: Any, **kwargs: Any) -> None:
 
 
 class Trace:
-    """A part of the program that is named in profiles, as a context manager.
+    """A part of the program that is named in profiles, and with `XLA_IR_DEBUG=1` in graphs and their HLO; as a context
+    manager.
 
     Args:
         name: what profiles call it.
@@ -134,11 +135,14 @@ class Trace:
 
     def __enter__(self) -> Trace:
         self._annotation.__enter__()
+        self._scope = lines.scope(self.name)
+        self._scope.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._scope.__exit__(kind, error, traceback)
         self._annotation.__exit__(kind, error, traceback)
 
 

@@ -186,6 +186,18 @@ _EFFECTS = {
         text = graphs.text([function(torch.rand(4).to("xla"))])
         assert "aten::add.Tensor(%0), other=1, location=function@<string>:" in text, text
         assert " < <module>@<string>:" in text
+        from lazy_runtime.debug import profiler as xp
+        for _ in range(2):
+            with xp.StepTrace("step"):
+                with xp.Trace("first"):
+                    y = torch.rand(4).to("xla").cos()
+                with xp.Trace("second"):
+                    y = y.sin()
+                text = graphs.text([y])
+                assert "aten::cos(%0), scope=step.1/first.1, location=" in text, text
+                assert "aten::sin(%1), scope=step.1/second.2, location=" in text, text
+                assert "step.1/first.1/aten::cos[" in graphs.hlo([y])
+            lazy_runtime.sync()
         """,
     "XLA_HLO_DEBUG": """
         from lazy_runtime.debug import graphs
