@@ -9,7 +9,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -19,12 +19,22 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import attention, checkpoints, parameters
+from . import attention, background, checkpoints, parameters
+from .background import Prepare
 from .compiled import CompiledGraph
 from .overlap import guard_offsets
 
 
-def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training: bool = True) -> Callable[..., Any]:
+class _Options(NamedTuple):
+    """What `options=` says; see `openxla`."""
+
+    freezing: bool = False
+    compile_in_background: bool = False
+
+
+def _compile_forward(
+    gm: torch.fx.GraphModule, examples: Sequence[Any], prepare: Prepare, training: bool = True
+) -> Callable[..., Any]:
     """AOTAutograd's compiler of forward graphs that have a backward one. What cannot be compiled is said here, within
     `torch.compile`'s own error handling, unless the sizes come with the calls."""
     metadata = _metadata()
@@ -32,12 +42,12 @@ def _compile_forward(gm: torch.fx.GraphModule, examples: Sequence[Any], training
     updated = _parameters(gm) if training else None
     graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), updated)
     if not graph.is_dynamic:
-        graph.prepare(examples)
+        prepare(graph, examples)
     return graph
 
 
 def _compile_inference(
-    gm: torch.fx.GraphModule, examples: Sequence[Any], arguments: Sequence[Any] = (), freezing: bool = False
+    gm: torch.fx.GraphModule, examples: Sequence[Any], prepare: Prepare, arguments: Sequence[Any], freezing: bool
 ) -> Callable[..., Any]:
     """AOTAutograd's inference compiler: what depends on parameters alone is computed apart.
 
@@ -47,21 +57,24 @@ def _compile_inference(
     with torch.no_grad():
         parts = parameters.split(gm, _static_arguments(gm), freezing)
     if parts is None:
-        return _compile_forward(gm, examples, training=False)
+        return _compile_forward(gm, examples, prepare, training=False)
     metadata = _metadata()
     visible = _visible(metadata)
     graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
-        graph.prepare(arguments)
+        prepare(graph, arguments)
     return graph
 
 
-def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any], prepare: Prepare) -> Callable[..., Any]:
     """AOTAutograd's backward compiler. It is called along with the forward one, for many a forward that nobody runs
-    backward, so XLA compiles at the first backward pass."""
+    backward, so XLA compiles at the first backward pass, unless it does so in the background."""
     static = _static_arguments(gm)
     checkpoints.set_apart(gm, static)
-    return CompiledGraph(gm, examples, static, updated=frozenset())
+    graph = CompiledGraph(gm, examples, static, updated=frozenset())
+    if prepare is not background.at_once and not graph.is_dynamic:
+        prepare(graph, examples)
+    return graph
 
 
 def _metadata() -> Any:
@@ -142,44 +155,57 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         options: `options={"freezing": True}`: in inference, parameters and buffers on the CPU are taken as they are at
             the first call, and what depends on them alone is computed once, whatever is written to them later. On xla
             it is computed once in any case, and anew after a write.
+            `options={"compile_in_background": True}`: of tensors on the CPU; torch's own kernels compute the calls that
+            come before XLA is done. Graphs with symbolic sizes are compiled when they are called all the same.
 
     Raises:
         TypeError: there are other options.
+        NotImplementedError: compile_in_background of tensors on an xla device.
         RuntimeError: torch_xla is installed, which owns the device and the name.
     """
     owner = _autoload.other_owner()
     if owner is not None:
         raise RuntimeError(owner)
-    freezing = _freezing(options)
+    chosen = _options(options)
+    prepare, traced = background.at_once, gm
+    if chosen.compile_in_background:
+        if any(isinstance(example, torch.Tensor) and example.device.type == "xla" for example in examples):
+            raise NotImplementedError(
+                "compile_in_background is for tensors on the CPU: on an xla device there is nothing to run meanwhile, "
+                "since eager mode compiles each operator there"
+            )
+        prepare, traced = background.Jobs(), background.copy_of(gm)
     attention.keep_whole(gm)
     # with `torch._dynamo.config.trace_autograd_ops` a graph without gradients may hold a backward pass: it is of a step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
+    forward = functools.partial(_compile_forward, prepare=prepare)
     with _no_garbage_collection():
         compiled = aot_autograd(
-            fw_compiler=_compile_forward,
-            bw_compiler=_compile_backward,
+            fw_compiler=forward,
+            bw_compiler=functools.partial(_compile_backward, prepare=prepare),
             # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
             partition_fn=_partition,
-            inference_compiler=_compile_forward
+            inference_compiler=forward
             if differentiates
-            else functools.partial(_compile_inference, arguments=examples, freezing=freezing),
+            else functools.partial(_compile_inference, prepare=prepare, arguments=examples, freezing=chosen.freezing),
             decompositions={},
             keep_inference_input_mutations=True,
         )(gm, examples)
     guard_offsets(gm, examples, _metadata())
+    if isinstance(prepare, background.Jobs) and prepare.pending:
+        return background.Meanwhile(traced, compiled, prepare)
     return compiled
 
 
-def _freezing(options: dict[str, Any]) -> bool:
-    given = options.get("options")
-    if not options or (set(options) == {"options"} and isinstance(given, dict) and set(given) <= {"freezing"}):
-        freezing = (given or {}).get("freezing", False)
-        if isinstance(freezing, bool):
-            return freezing
+def _options(options: dict[str, Any]) -> _Options:
+    given = options.get("options", {})
+    known = set(options) <= {"options"} and isinstance(given, dict) and set(given) <= set(_Options._fields)
+    if known and all(isinstance(value, bool) for value in given.values()):
+        return _Options(**given)
     found = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
     raise TypeError(
-        f"backend='openxla' takes no mode and no options but options={{'freezing': True}}, got {found}: leave the rest "
-        "out of torch.compile"
+        f"backend='openxla' takes no mode and no options but {', '.join(_Options._fields)} (True or False), got "
+        f"{found}: leave the rest out of torch.compile"
     )
 
 
