@@ -117,6 +117,27 @@ def step() -> Any:
     return compile()
 
 
+def launch(
+    fn: Callable[..., Any], args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False
+) -> None:
+    """Calls `fn(index, *args)` in one process per device: here where `torchrun` has started one for each, else in new
+    ones.
+
+    Args:
+        start_method: see `xla_multiprocessing.spawn`.
+        debug_single_process: in this process alone.
+    """
+    import torch.distributed as dist
+
+    from . import runtime
+    from .distributed import xla_multiprocessing
+
+    if dist.is_torchelastic_launched():
+        fn(runtime.local_ordinal(), *args)
+    else:
+        xla_multiprocessing.spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)
+
+
 def install_torch_xla_alias(replace: bool = False) -> None:
     """Makes `import torch_xla`, and that of its modules, give this package. Call it before those imports.
 

@@ -21,7 +21,6 @@ _THEIRS = "torch_xla"
 
 #: What torch_xla has and we do not, with the reason that an import of it gets.
 ABSENT = {
-    "distributed.xla_multiprocessing": "several processes or threads per device are not supported yet",
     "distributed.spmd": "sharding over several devices is not supported yet",
     "distributed.fsdp": "sharding over several devices is not supported yet",
     "distributed.xla_backend": "torch.distributed over xla devices is not supported yet",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 from . import checks, disk_cache, dtypes, lower, metrics
 from .debug import output, reports
+from .distributed import job
 from .ir import Graph
 
 _REPORTS_EXECUTIONS = output.level() >= 2
@@ -27,6 +28,7 @@ class Executable:
         physical: for each result, whether it is channels last (`layout.py`).
         smallest: number of the result with the fewest elements.
         compile_ns: what tracing, lowering and compiling it took, in nanoseconds; 0 if it was not compiled here.
+        is_collective: the ranks of a job run it together, each with its own buffers.
         is_new: nobody has run it yet; `debug.compiling.ready` is told then, and takes the mark away.
     """
 
@@ -39,6 +41,7 @@ class Executable:
         "floats",
         "graph",
         "ints",
+        "is_collective",
         "is_new",
         "physical",
         "smallest",
@@ -56,6 +59,7 @@ class Executable:
         self.smallest = min(range(len(sizes)), key=sizes.__getitem__, default=0)
         self.floats = graph.floats
         self.ints = graph.ints
+        self.is_collective = graph.is_collective
         self.compile_ns = 0
         self.is_new = True
 
@@ -92,6 +96,8 @@ class Executable:
         return results, checks.Execution(marker, flag, self.checks, self.graph, lines, began)
 
     def _run(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
+        if self.is_collective:
+            return self._run_together(leaves, floats, ints)
         if not self.floats and not self.ints:
             return self.compiled(*leaves)
         arguments: list[Any] = list(leaves)
@@ -101,6 +107,15 @@ class Executable:
             arguments.append(np.array(ints, dtype=np.int64))
         with dtypes.x64():  # else jax narrows the numpy vectors
             return self.compiled(*arguments)
+
+    def _run_together(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
+        arguments = list(leaves)
+        with dtypes.x64():
+            for numbers, dtype in ((floats, np.float64), (ints, np.int64)):
+                if numbers:
+                    arguments.append(jax.device_put(np.array(numbers, dtype=dtype), self.graph.device.jax_device))
+            results = self.compiled(*map(job.together, arguments))
+        return [job.own(result) for result in results]
 
 
 _executables: dict[tuple[Graph, Any], Executable] = {}
@@ -119,7 +134,9 @@ def executable(graph: Graph, keep_layout: frozenset[int] | None = frozenset()) -
     if found is not None:
         metrics.count("CachedCompile")
         return found
-    place = disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
+    place = (
+        None if graph.is_collective else disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
+    )
     loaded = place.load() if place is not None else None
     if loaded is not None:
         metrics.count("CachedCompile")  # as PyTorch/XLA counts it
@@ -144,8 +161,8 @@ def compile_graph(
     checked: list[checks.Check] = []
     checks.compile_began = began = time.perf_counter_ns()
     with dtypes.x64():
-        function = jax.jit(lower.to_function(graph, keep_layout, physical, checked), donate_argnums=graph.donated)
-        lowered = function.lower(*_arguments(graph))
+        function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
+        lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         compiled = _compile(lowered, graph.device.platform, dict(graph.options))
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
@@ -160,13 +177,25 @@ def compile_graph(
 def lowered(graph: Graph) -> jax.stages.Lowered:
     """The graph as StableHLO, to be looked at."""
     with dtypes.x64():
-        return jax.jit(lower.to_function(graph, frozenset(), set(), [])).lower(*_arguments(graph))
+        return jax.jit(_of_ranks(graph, lower.to_function(graph, frozenset(), set(), []))).lower(*_arguments(graph))
+
+
+def _of_ranks(graph: Graph, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """The function of a graph; of one with collectives, what all ranks of the job compute with it, each on arrays of
+    its own (`job.sharding`)."""
+    if not graph.is_collective:
+        return function
+    mesh, spec = job.sharding(graph.device.platform).mesh, jax.sharding.PartitionSpec()
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
 
 def _arguments(graph: Graph) -> list[Any]:
     """What the graph's jax function takes."""
     arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
-    sharding = graph.device.sharding
+    sharding: Any = graph.device.sharding
+    if graph.is_collective:
+        sharding = job.sharding(graph.device.platform)
+        arguments = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding) for each in arguments]
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))
     if graph.ints:
@@ -190,7 +219,7 @@ class _Retraced(Sequence[checks.Check]):
     def __getitem__(self, number: Any) -> Any:
         if not self._checks:
             found: list[checks.Check] = []
-            function = lower.to_function(self._graph, self._keep_layout, set(), found)
+            function = _of_ranks(self._graph, lower.to_function(self._graph, self._keep_layout, set(), found))
             with dtypes.x64():
                 jax.eval_shape(function, *_arguments(self._graph))
             self._checks = found

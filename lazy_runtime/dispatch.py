@@ -25,6 +25,7 @@ from . import (
     transfer,
     xla_devices,
 )
+from .distributed import job
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
@@ -252,8 +253,9 @@ _DYNAMIC_FLOAT = _Dynamic("float")
 _DYNAMIC_INT = _Dynamic("int")
 
 
-# numbers that XLA can simplify for: constants of the program even where others are inputs of it
-_SPECIAL = not environment.value("XLA_NO_SPECIAL_SCALARS")
+# numbers that XLA can simplify for: constants of the program even where others are inputs of it. What the ranks of a
+# job have to sum, XLA would take for the same on all of them.
+_SPECIAL = not environment.value("XLA_NO_SPECIAL_SCALARS") and job.place().size == 1
 _LOWEST, _HIGHEST = (-2, 2) if _SPECIAL else (0, -1)
 _SPECIAL_FLOATS = (0.0, 1.0, -1.0) if _SPECIAL else ()
 
@@ -356,6 +358,7 @@ def _new_call(
         ints,
         operator.random,
         operator.fallible,
+        operator.collective,
     )
     call.view = deferred_views.is_view(operator.name)
     return call

@@ -114,6 +114,22 @@ TABLE = (
         "How many xla devices to make on the CPU; by default one.",
         "the devices share the cores",
     ),
+    Variable(
+        "XLA_JOB_TIMEOUT",
+        "seconds, an integer from 1 on",
+        _integer(1),
+        300,
+        "use",
+        "How long the processes of a job wait for each other: to begin, and at `xm.rendezvous` and `xm.mesh_reduce`.",
+    ),
+    Variable(
+        "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",
+        "megabytes, an integer from 0 on",
+        _integer(0),
+        0,
+        "use",
+        "How much of the gradients `xm.reduce_gradients` reduces at once; 0 is all.",
+    ),
     _flag(
         "XLA_USE_EAGER_DEBUG_MODE",
         False,

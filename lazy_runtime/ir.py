@@ -48,6 +48,7 @@ class Call:
         floats, ints: how many scalars the call reads from the graph's inputs.
         random: the last of the ints is a 64-bit random seed.
         fallible: it may fail when it runs (`checks.py`), so its nodes keep the user's line.
+        collective: it works with the same call of other ranks (`distributed/job.py`).
         meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
             none.
         digest: of the call, once it was asked for (`disk_key.py`).
@@ -57,6 +58,7 @@ class Call:
 
     __slots__ = (
         "__weakref__",
+        "collective",
         "container",
         "device",
         "digest",
@@ -85,6 +87,7 @@ class Call:
         ints: int = 0,
         random: bool = False,
         fallible: bool = False,
+        collective: bool = False,
     ):
         self.name = name
         self.device = device
@@ -96,6 +99,7 @@ class Call:
         self.ints = ints
         self.random = random
         self.fallible = fallible
+        self.collective = collective
         self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
         self.digest: bytes | None = None
         self.nested: Nested | None = None
@@ -181,6 +185,11 @@ class Graph(NamedTuple):
     @property
     def ints(self) -> int:
         return sum(call.ints for call in self.calls)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the ranks of a job run it together."""
+        return any(call.collective for call in self.calls)
 
     def output_specs(self) -> list[TensorSpec]:
         """The specs of the outputs, in order."""

@@ -167,6 +167,7 @@ def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[st
         floats=graph.floats,
         ints=graph.ints,
         fallible=any(call.fallible for call in graph.calls),
+        collective=graph.is_collective,
     )
     call.nested = Nested(graph, lines)
     return call

@@ -72,8 +72,10 @@ def number(
                 specs.append(node.call.inputs[position])
                 number = leaf_slot[id(value)] = -len(leaves)
             operands.append(number)
-        for owner in node.outputs:
+        for index, owner in enumerate(node.outputs):
             handle = owner() if owner is not None else None
+            if handle is None and node.call.collective and wanted is None:
+                handle = Handle(Value(node, index))  # else XLA takes the collective out
             if handle is not None and (wanted is None or handle in wanted) and node not in views:
                 outputs.append(slot)
                 live.append(handle)
@@ -93,13 +95,14 @@ def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbere
 
 
 def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = None) -> list[Node]:
-    """The nodes that live handles (or only the wanted ones) depend on, in order, and those that have no results: they
-    are there to raise."""
+    """The nodes that live handles (or only the wanted ones) depend on, in order, with those that have no results, which
+    are there to raise, and collectives: other ranks wait at them, where a result may live longer."""
     needed: set[Node] = set()
     for node in reversed(pending):
         if (
             node not in needed
             and node.outputs
+            and not (node.call.collective and wanted is None)
             and not any(
                 owner is not None and (handle := owner()) is not None and (wanted is None or handle in wanted)
                 for owner in node.outputs

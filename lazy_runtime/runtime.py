@@ -1,14 +1,17 @@
 """PyTorch/XLA's runtime module (`xr`): devices, processes, the cache on disk.
 
-One process drives all of its devices as one replica, so the world has one member and every ordinal is 0.
+A process drives all of its devices as one replica; a job has one or more of them (`distributed/job.py`).
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from .distributed.job import Place
 
 
 def device_type() -> str:
@@ -96,35 +99,43 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
 
 def world_size() -> int:
     """How many replicas work together."""
-    return 1
+    return _place().size
 
 
 def global_ordinal() -> int:
     """The number of this replica among all."""
-    return 0
+    return _place().rank
 
 
 def local_ordinal() -> int:
     """The number of this replica on its host."""
-    return 0
+    return _place().local_rank
 
 
 def process_count() -> int:
     """How many processes work together."""
-    return 1
+    return _place().size
 
 
-local_process_count = process_count
+def local_process_count() -> int:
+    """How many of them are on this host."""
+    return _place().local_size
 
 
 def process_index() -> int:
     """The number of this process among all."""
-    return 0
+    return _place().rank
 
 
 def host_index() -> int:
-    """The number of this host among all."""
-    return 0
+    """The number of this host among all, where each has as many processes."""
+    return _place().rank // _place().local_size
+
+
+def _place() -> Place:
+    from .distributed import job
+
+    return job.place()
 
 
 def is_spmd() -> bool:

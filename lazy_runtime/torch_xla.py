@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ._api import compile, device, device_count, devices, manual_seed, real_devices, step, sync
+from ._api import compile, device, device_count, devices, launch, manual_seed, real_devices, step, sync
 
-__all__ = ["compile", "device", "device_count", "devices", "manual_seed", "real_devices", "step", "sync"]
+__all__ = ["compile", "device", "device_count", "devices", "launch", "manual_seed", "real_devices", "step", "sync"]

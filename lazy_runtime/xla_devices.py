@@ -17,6 +17,7 @@ import jax
 import torch
 
 from . import _autoload, config, environment, forking, host_memory, native
+from .distributed import job
 from .rng import RandomStream
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ def start() -> None:
         if owner is not None:
             raise RuntimeError(owner)
         guard = native.guard()
+        job.join()
         devices = _platform_devices()
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all
         backward_in_caller = bool(guard.xla_guard_count_was_zero())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._subclasses import fake_tensor
@@ -20,6 +21,7 @@ def register() -> None:
     # An operator on an xla tensor that runs between two compiled graphs is Python code of these packages, which Dynamo
     # would compile as if it were the user's.
     _skip_packages()
+    _trace_collectives()
     _index_devices()
     count_on_device()
 
@@ -28,6 +30,15 @@ def register() -> None:
 def _skip_packages() -> None:
     for package in ("lazy_runtime", "openxla_backend", "jax", "jaxlib"):
         trace_rules.add(package)
+
+
+@functools.cache
+def _trace_collectives() -> None:
+    """A collective is one operator of a graph: Dynamo needs not look into the function that records it."""
+    from lazy_runtime.core import collectives
+
+    for function in collectives.TRACED:
+        torch.compiler.allow_in_graph(function)
 
 
 @functools.cache

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from .._on_demand import submodules
 
-__getattr__ = submodules(__name__, "xla_env_vars", "xla_model")
+__getattr__ = submodules(__name__, "functions", "xla_env_vars", "xla_model")

@@ -1,11 +1,8 @@
-"""PyTorch/XLA's module `xm`: devices, steps, random states, saving.
-
-A process is one replica and the world has one member: what PyTorch/XLA does among replicas is here what one of them
-alone does, and what needs others raises.
-"""
+"""PyTorch/XLA's module `xm`: devices, steps, ranks and what they do together, random states, saving."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,6 +12,23 @@ import torch
 from .. import _api, closures, rng
 from .. import runtime as xr
 from .arena import ToXlaTensorArena, to_cpu, to_device
+from .collectives import (
+    REDUCE_AND,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_MUL,
+    REDUCE_OR,
+    REDUCE_SUM,
+    _fetch_gradients,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast_master_param,
+    collective_broadcast,
+    collective_permute,
+    reduce_gradients,
+    reduce_scatter,
+)
 from .rate_tracker import RateTracker
 
 __all__ = [
@@ -26,8 +40,14 @@ __all__ = [
     "REDUCE_SUM",
     "RateTracker",
     "ToXlaTensorArena",
+    "_fetch_gradients",
     "add_step_closure",
+    "all_gather",
     "all_reduce",
+    "all_to_all",
+    "broadcast_master_param",
+    "collective_broadcast",
+    "collective_permute",
     "do_on_ordinals",
     "fork_rng",
     "get_local_ordinal",
@@ -46,6 +66,7 @@ __all__ = [
     "optimizer_step",
     "parse_xla_device",
     "reduce_gradients",
+    "reduce_scatter",
     "rendezvous",
     "save",
     "send_cpu_data_to_device",
@@ -58,8 +79,6 @@ __all__ = [
     "xla_real_devices",
     "xrt_world_size",
 ]
-
-REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 
 _Device = torch.device | str | int | None
 
@@ -196,38 +215,6 @@ def optimizer_step(
     return loss
 
 
-def all_reduce(
-    reduce_type: str,
-    inputs: torch.Tensor | list[torch.Tensor],
-    scale: float = 1.0,
-    groups: Any = None,
-    cctx: Any = None,
-    pin_layout: bool = True,
-) -> torch.Tensor | list[torch.Tensor]:
-    """The sum, product, least or greatest over the replicas, times `scale`: one alone has it.
-
-    Args:
-        reduce_type: `REDUCE_SUM` and its like.
-        inputs: one tensor, for which a new one is returned, or a list, whose tensors are written to.
-    """
-    if isinstance(inputs, torch.Tensor):
-        return inputs * scale if scale != 1.0 else inputs.clone()
-    with torch.no_grad():
-        for tensor in inputs if scale != 1.0 else ():
-            tensor.mul_(scale)
-    return inputs
-
-
-def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients of an optimizer's parameters."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
-    """Sums the gradients over the replicas: one alone has the sum."""
-
-
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """Keeps the compiler from moving work across: what reads the tensors afterwards is not merged with what read them
     before, and waits for all of them. In place."""
@@ -276,13 +263,29 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Waits for the other replicas; what each of them passed. There are none: what was passed here."""
-    return [payload]
+    """Waits for the other replicas; what each of them passed, in their order.
+
+    Args:
+        tag: names the place.
+        replicas: those that meet; by default all.
+
+    Raises:
+        RuntimeError: some did not come within `XLA_JOB_TIMEOUT` seconds.
+    """
+    from ..distributed import job
+
+    return job.exchange(tag, payload, replicas)
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
     """`reduce_fn` of the list of every replica's data, tensors on the CPU."""
-    return reduce_fn([to_cpu(data)])
+    cpu = to_cpu(data)
+    if xr.world_size() == 1:
+        return reduce_fn([cpu])
+    stream = io.BytesIO()
+    torch.save(cpu, stream)
+    found = rendezvous(tag, stream.getvalue())
+    return reduce_fn([torch.load(io.BytesIO(each), weights_only=False) for each in found])
 
 
 def send_cpu_data_to_device(data: Any, device: torch.device | str, input_sharding: Any = None) -> Any:

@@ -519,6 +519,9 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     stack->emplace_back(operands[0].tensor);
     return;
   }
+  if (name.rfind("aten::_foreach_", 0) == 0) {  // of all tensors, before anything else of one
+    for (const size_t number : written) torch::autograd::check_inplace(operands[number].tensor, requires_grad);
+  }
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;

@@ -48,11 +48,13 @@ class Operator:
         host_inputs: CPU tensors among the arguments are moved, as torch does for indices.
         fallible: it may fail when it runs: its lowering uses `checks.require`, or calls a kernel that may raise.
         products: its lowering asks for the precision of float32 products (`precision.of`), which is part of its key.
+        collective: it works with the same operator of other ranks (`distributed/job.py`).
         calls: the interned calls of this operator.
     """
 
     __slots__ = (
         "calls",
+        "collective",
         "counter",
         "dynamic_scalars",
         "fallible",
@@ -76,6 +78,7 @@ class Operator:
         host_inputs: bool = False,
         fallible: bool = False,
         products: bool = False,
+        collective: bool = False,
     ):
         self.name = name
         self.counter = f"xla::{name.removeprefix('aten::').split('.')[0]}"
@@ -87,6 +90,7 @@ class Operator:
         self.host_inputs = host_inputs
         self.fallible = fallible
         self.products = products
+        self.collective = collective
         self.calls: dict[tuple, Call] = {}
 
 
@@ -129,6 +133,7 @@ def op(
     host_inputs: bool = False,
     fallible: bool = False,
     products: bool = False,
+    collective: bool = False,
     channels_last: bool = False,
     transposed: bool = False,
     infer: Callable[..., Any] | None = None,
@@ -140,7 +145,7 @@ def op(
 
     Args:
         view: also registers the `_copy` forms, and takes the strides of the alias.
-        dynamic_scalars, random, host_inputs, fallible, products: see `Operator`.
+        dynamic_scalars, random, host_inputs, fallible, products, collective: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
         channels_last, transposed: the function takes `layout.ChannelsLast` and `layout.Transposed` values as they are;
             others get arrays in torch's order.
@@ -167,6 +172,7 @@ def op(
             "host_inputs": host_inputs,
             "fallible": fallible,
             "products": products,
+            "collective": collective,
         }
         for name in names:
             _add(name, lowering, infer, **flags)

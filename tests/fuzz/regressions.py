@@ -261,4 +261,11 @@ t4 = t2.view(())
 t2.copy_(True)
 ---
 """,
+    "_foreach of a view of a leaf": """
+t0 = values((3, 2), float32).requires_grad_()
+t2 = t0.expand([2, 3, -1])
+---
+torch._foreach_mul_([t2[:, :, :]], 2)
+---
+""",
 }
