@@ -23,7 +23,6 @@ _THEIRS = "torch_xla"
 ABSENT = {
     "distributed.spmd": "sharding over several devices is not supported yet",
     "distributed.fsdp": "sharding over several devices is not supported yet",
-    "distributed.xla_backend": "torch.distributed over xla devices is not supported yet",
 }
 
 

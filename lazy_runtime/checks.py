@@ -43,10 +43,18 @@ class Check(NamedTuple):
 
 
 class Collector:
-    """Receives the checks of one program while jax traces it."""
+    """Receives the checks of one program while jax traces it.
+
+    Attributes:
+        call: the call that is being lowered.
+        zero: of a program with collectives, an input that is 0, which XLA does not know.
+        after: what the next collective has to wait for, also a 0; None for nothing.
+    """
 
     def __init__(self) -> None:
-        self.call = 0  # the call that is being lowered
+        self.call = 0
+        self.zero: Any = None
+        self.after: Any = None
         self.checks: list[Check] = []
         self._failed: list[Any] = []
         self._values: list[Any] = []

@@ -110,10 +110,10 @@ class Executable:
 
     def _run_together(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
         arguments = list(leaves)
+        numbers = [np.array(floats, np.float64)] if self.floats else []
+        numbers += [np.array(ints, np.int64)] if self.ints else []
         with dtypes.x64():
-            for numbers, dtype in ((floats, np.float64), (ints, np.int64)):
-                if numbers:
-                    arguments.append(jax.device_put(np.array(numbers, dtype=dtype), self.graph.device.jax_device))
+            arguments += jax.device_put([*numbers, np.int32(0)], self.graph.device.jax_device)
             results = self.compiled(*map(job.together, arguments))
         return [job.own(result) for result in results]
 
@@ -200,6 +200,8 @@ def _arguments(graph: Graph) -> list[Any]:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))
     if graph.ints:
         arguments.append(jax.ShapeDtypeStruct((graph.ints,), np.int64, sharding=sharding))
+    if graph.is_collective:
+        arguments.append(jax.ShapeDtypeStruct((), np.int32, sharding=sharding))
     return arguments
 
 

@@ -52,7 +52,7 @@ def to_function(
     graph: Graph, keep_layout: frozenset[int] | None, physical: set[int], checked: list[checks.Check]
 ) -> Callable[..., list[Any]]:
     """The jax function (leaves..., floats, ints) → outputs of the graph, and `checks.Collector.flag` if it checks
-    anything.
+    anything. With collectives it has one more argument, an int32 0 (`Collector.zero`).
 
     `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
     arguments if there are none.
@@ -77,6 +77,7 @@ def to_function(
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
         with checks.Collector() as collector:
+            collector.zero = next(numbers) if graph.is_collective else None
             scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
             results = evaluate(graph, leaves, floats, ints, collector, scopes)
         for number, result in enumerate(results):

@@ -504,6 +504,8 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   for (size_t i = 0; i < targets.size(); ++i) {
     const at::Tensor &result = tensors.at(i), &target = targets[i];
     if (!target.defined()) continue;
+    TORCH_CHECK(!result.key_set().has(c10::DispatchKey::Python),
+                "the kernel gave a tensor of a Python class, which has no memory of its own");
     if (call.results[i] == 'p') {
       Packed::write(first, result, target);
       continue;

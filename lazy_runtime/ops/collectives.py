@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from .. import checks
 from ..distributed.job import AXIS
 from .registry import op
 
@@ -81,14 +82,36 @@ REDUCTIONS: dict[str, Callable[[jax.Array, Groups], jax.Array]] = {
 }
 
 
+def in_order(collective: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The collective, which XLA cannot move across those before it.
+
+    Ranks may run programs that differ in other things (the first one alone logs something), and then XLA would not
+    bring independent collectives into the same order everywhere. XLA:CPU takes `optimization_barrier` away, so each
+    operand gets a 0 that comes from the last result.
+    """
+
+    def ordered(x: jax.Array, *arguments: Any) -> jax.Array:
+        collector = checks.current()
+        if collector.after is not None:
+            bits = _as_bits(x)
+            x = _from_bits(bits ^ collector.after.astype(bits.dtype), x.dtype)
+        result = collective(x, *arguments)
+        if result.size:
+            first = _as_bits(lax.slice(result, [0] * result.ndim, [1] * result.ndim).reshape(1))
+            collector.after = first.reshape(-1)[0].astype(jnp.int32) & collector.zero
+        return result
+
+    return ordered
+
+
 def _together(tensors: Sequence[Any], function: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
-    """A function that treats all elements alike, of one array for all tensors of a dtype: there is one collective for
-    many parameters."""
+    """A collective that treats all elements alike, of one array for all tensors of a dtype: there is one for many
+    parameters."""
     results: dict[int, jax.Array] = {}
     for dtype in dict.fromkeys(x.dtype for x in tensors):
         numbers = [number for number, x in enumerate(tensors) if x.dtype == dtype]
         flat = [tensors[number].reshape(-1) for number in numbers]
-        whole = function(jnp.concatenate(flat) if len(flat) > 1 else flat[0])
+        whole = in_order(function)(jnp.concatenate(flat) if len(flat) > 1 else flat[0])
         start = 0
         for number in numbers:
             x = tensors[number]
@@ -108,11 +131,13 @@ def all_reduce(tensors, kind, scale, members, size):
 
 
 @op("lazy_runtime::all_gather", collective=True)
+@in_order
 def all_gather(x, dim, members, size):
     return lax.all_gather(x, AXIS, axis=dim, axis_index_groups=groups_of(members, size), tiled=True)
 
 
 @op("lazy_runtime::reduce_scatter", collective=True)
+@in_order
 def reduce_scatter(x, kind, scale, dim, members, size):
     groups = groups_of(members, size)
     if kind == "sum" and x.dtype != bool:
@@ -136,11 +161,13 @@ _REDUCERS: dict[str, Callable[..., jax.Array]] = {
 
 
 @op("lazy_runtime::all_to_all", collective=True)
+@in_order
 def all_to_all(x, split_dim, concat_dim, members, size):
     return lax.all_to_all(x, AXIS, split_dim, concat_dim, axis_index_groups=groups_of(members, size), tiled=True)
 
 
 @op("lazy_runtime::collective_permute", collective=True)
+@in_order
 def collective_permute(x, sources, targets):
     return lax.ppermute(x, AXIS, list(zip(sources, targets, strict=True)))
 

@@ -14,7 +14,7 @@ import torch
 
 from lazy_runtime.distributed import xla_multiprocessing as xmp
 
-PATIENCE_S = 120
+PATIENCE_S = 100
 
 
 class Ranks:

@@ -1,0 +1,224 @@
+"""`torch.distributed` over xla tensors, against torch's own gloo backend in the same processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+import torch.distributed._functional_collectives as functional
+
+import lazy_runtime
+from lazy_runtime import metrics
+from lazy_runtime.distributed import xla_backend
+
+dist: Any = torch.distributed
+
+both = pytest.mark.parametrize("count", [2, 4])
+
+
+def gloo() -> Any:
+    """A group of the same ranks over gloo; makes the group over xla the default one."""
+    global _gloo
+    if not dist.is_initialized():
+        xla_backend.register()
+        dist.init_process_group("xla", init_method="xla://")
+        _gloo = dist.new_group(backend="gloo")
+    return _gloo
+
+
+_gloo: Any = None
+
+
+def mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) * 4).to(dtype)
+
+
+def executions() -> int:
+    return metrics.value("ExecuteComputation")
+
+
+# ---- collectives
+
+
+def _reductions(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    found = []
+    kinds = ["SUM", "PRODUCT", "MIN", "MAX"]
+    if tensor.dtype in (torch.int32, torch.int64, torch.uint8):
+        kinds += ["BAND", "BOR", "BXOR"]
+    for kind in kinds:
+        found.append(tensor.clone())
+        dist.all_reduce(found[-1], getattr(dist.ReduceOp, kind), group=group)
+    found.append(tensor.clone())
+    dist.reduce(found[-1], 1, group=group)
+    if dist.get_rank() != 1:  # where gloo leaves what it had on the way
+        found.pop()
+    return found
+
+
+def _moves(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sent = tensor.clone()
+    dist.broadcast(sent, 1, group=group)
+    gathered = [torch.empty_like(tensor) for _ in range(size)]
+    dist.all_gather(gathered, tensor, group=group)
+    whole = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
+    dist.all_gather_into_tensor(whole, tensor, group=group)
+    at_root = [torch.empty_like(tensor) for _ in range(size)] if rank == 0 else None
+    dist.gather(tensor, at_root, 0, group=group)
+    part = torch.empty_like(tensor)
+    parts = [tensor + number for number in range(size)] if rank == 1 else None
+    dist.scatter(part, parts, 1, group=group)
+    exchanged = torch.empty_like(whole)
+    dist.all_to_all_single(exchanged, torch.cat([tensor + number for number in range(size)]), group=group)
+    return [sent, *gathered, whole, *(at_root or []), part, exchanged]
+
+
+def _scattered(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    size = dist.get_world_size()
+    part = torch.empty_like(tensor)
+    dist.reduce_scatter_tensor(part, torch.cat([tensor + number for number in range(size)]), group=group)
+    other = torch.empty_like(tensor)
+    dist.reduce_scatter(other, [tensor * number for number in range(size)], dist.ReduceOp.MAX, group=group)
+    return [part, other]
+
+
+def differences() -> None:
+    group = gloo()
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+        tensor = mine(2, 3, dtype=dtype)
+        for function in (_reductions, _moves, _scattered):
+            wanted = function(tensor, group)
+            found = function(tensor.to("xla"), None)
+            before = executions()
+            lazy_runtime.sync()
+            assert executions() == before + 1
+            for number, (theirs, ours) in enumerate(zip(wanted, found, strict=True)):
+                torch.testing.assert_close(ours.cpu(), theirs, msg=lambda m, n=number, d=dtype: f"{n} of {d}: {m}")
+    objects: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(objects, {"rank": dist.get_rank()})
+    assert objects == [{"rank": rank} for rank in range(dist.get_world_size())]
+    pending = mine(3).to("xla")
+    work = dist.all_reduce(pending, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    dist.barrier()
+
+
+@both
+def test_collectives_of_gloo(ranks, count):
+    ranks(count)(differences)
+
+
+def refused() -> list[str]:
+    gloo()
+    messages = []
+    for call in (
+        lambda: dist.all_reduce(torch.ones(2, device="xla"), dist.ReduceOp.BAND),
+        lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32, device="xla"), dist.ReduceOp.AVG),
+        lambda: dist.new_group([0], backend="xla"),
+        lambda: dist.all_to_all_single(torch.empty(3, device="xla"), torch.ones(3, device="xla"), [1, 2], [1, 2]),
+    ):
+        try:
+            call()
+            messages.append("")
+        except (TypeError, NotImplementedError) as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_what_is_refused(ranks):
+    bits, average, group, parts = ranks(2)(refused)[0]
+    assert "bits of integers alone" in bits
+    assert "an average is no integer" in average
+    assert "groups of all ranks are supported so far" in group
+    assert "parts of several sizes" in parts
+
+
+def test_without_a_job():
+    xla_backend.register()
+    with pytest.raises(RuntimeError, match="belongs to no job"):
+        dist.init_process_group("xla", init_method="xla://")
+
+
+# ---- in graphs
+
+
+def traced() -> tuple[torch.Tensor, int]:
+    gloo()
+    world = dist.group.WORLD
+
+    @torch.compile(backend="openxla", fullgraph=True)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = functional.all_reduce(x * 2, "sum", world)
+        z = x.clone()
+        dist.all_reduce(z)
+        return y.relu() + z + functional.broadcast(x, 1, world)
+
+    x = mine(4).to("xla")
+    function(x)
+    before = executions()
+    return function(x).cpu(), executions() - before
+
+
+def test_functional_collectives_are_traced(ranks):
+    tensors = [
+        (torch.randn(4, generator=torch.Generator().manual_seed(rank), dtype=torch.float64) * 4).float()
+        for rank in range(2)
+    ]
+    total = tensors[0] + tensors[1]
+    for found, ran in ranks(2)(traced):
+        torch.testing.assert_close(found, (total * 2).relu() + total + tensors[1])
+        assert ran == 1
+
+
+# ---- DistributedDataParallel
+
+STEPS = 5
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+
+
+def trained(gradient_as_bucket_view: bool) -> tuple[list[float], list[int]]:
+    gloo()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model = torch.nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=gradient_as_bucket_view)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses, ran = [], []
+    for step in range(STEPS):
+        before = executions()
+        loss = model(batch(step).chunk(size)[rank].to("xla")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach() / size
+        dist.all_reduce(total)
+        lazy_runtime.sync()
+        ran.append(executions() - before)
+        losses.append(total.item())
+    return losses, ran
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_distributed_data_parallel(ranks, views):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    expected = []
+    for step in range(STEPS):
+        loss = model(batch(step)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    for losses, ran in ranks(2)(trained, views):
+        assert losses == pytest.approx(expected, abs=1e-5)
+        assert ran[-2:] == [1, 1]
