@@ -372,6 +372,23 @@ void call_without_elements(const c10::OperatorHandle& op, std::vector<c10::IValu
   op.callBoxed(values);
 }
 
+// Autograd takes no `out=` of operands with gradients, and says so before any kernel looks at where the result goes. Raises
+// that, as the CPU's tensors get it.
+void refuse_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
+  for (c10::IValue& value : values) {
+    if (!value.isTensor() || !is_ours(value.toTensor())) continue;
+    const Tensor& tensor = value.toTensor();
+    const bool requires_grad = tensor.requires_grad();
+    value = at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
+    value.toTensor().set_requires_grad(requires_grad);
+  }
+  try {
+    op.callBoxed(values);
+  } catch (const c10::Error& error) {
+    if (error.msg().find("automatic differentiation") != std::string::npos) throw;
+  }
+}
+
 // Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
 // bools to subtract or to sum up. Raises what the CPU's kernel says of tensors without elements.
 void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
@@ -526,7 +543,12 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
     if (only_looks) continue;
     if (subtracts) refuse_dtypes(op, operands[number].tensor, values);  // torch says this before the next
-    refuse_overlap(operands[number], operands, fills, takes_same_place);
+    try {
+      refuse_overlap(operands[number], operands, fills, takes_same_place);
+    } catch (const c10::Error&) {
+      if (by_autograd) refuse_gradients(op, values);
+      throw;
+    }
     if (!subtracts && !by_autograd) refuse_dtypes(op, operands[number].tensor, values);
     if (operands[number].place == 0) refuse_list_dtypes(op, operands[number].tensor, values);
     if (!in_place && !by_autograd) refuse_cast(op, operands[number].tensor, operands, values);

@@ -268,4 +268,11 @@ t2 = t0.expand([2, 3, -1])
 torch._foreach_mul_([t2[:, :, :]], 2)
 ---
 """,
+    "out= of what requires a gradient, to where elements share memory": """
+t1 = values((1,), float32).requires_grad_()
+---
+t3 = t1.expand([2, 1])
+torch.add(t3, 1, out=t3)
+---
+""",
 }
