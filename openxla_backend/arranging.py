@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from lazy_runtime import dtypes, xla_devices
 from lazy_runtime.ops import packed
@@ -106,9 +107,12 @@ class _Arranging:
         return self.made[key]
 
     def _bytes(self, like: torch.Tensor, size: int) -> torch.Tensor:
-        """A fake tensor of bytes: the same for the same size, since each takes as long as a layer's own work here."""
+        """A fake tensor of bytes, beside another one. Made by hand: `new_empty` takes as long as all else here."""
         if (like.device, size) not in self.fakes:
-            self.fakes[like.device, size] = like.new_empty(size, dtype=torch.uint8)
+            with torch._C._DisableTorchDispatch():
+                found = torch.empty(size, dtype=torch.uint8, device="meta")
+            mode: Any = like.fake_mode if isinstance(like, FakeTensor) else None
+            self.fakes[like.device, size] = found if mode is None else FakeTensor(mode, found, like.device)
         return self.fakes[like.device, size]
 
     def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:

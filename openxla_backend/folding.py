@@ -23,6 +23,7 @@ def fold_batch_norms(graph: torch.fx.Graph, parameters: set[torch.fx.Node]) -> N
     Args:
         parameters: placeholders that hold the same values from call to call.
     """
+    looks: dict[Any, torch.Tensor] = {}  # to make a fake tensor takes as long as all else here
     for norm in graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_no_training.default):
         x, weight, bias, mean, variance, _, eps = norm.args
         statistics = [part for part in (weight, bias, mean, variance) if part is not None]
@@ -47,7 +48,10 @@ def fold_batch_norms(graph: torch.fx.Graph, parameters: set[torch.fx.Node]) -> N
                 shift = add(vector, aten.sub.Tensor, shift, add(vector, aten.mul.Tensor, kernel_bias, scale))
             shift = add(vector, aten.neg.default, shift) if bias is None else add(vector, aten.sub.Tensor, bias, shift)
             over_kernel = [-1] + [1] * (filters.dim() - 1)
-            over = add(vector.view(over_kernel), aten.view.default, scale, over_kernel)
+            look = vector.numel(), filters.dim(), vector.dtype
+            if look not in looks:
+                looks[look] = vector.view(over_kernel)
+            over = add(looks[look], aten.view.default, scale, over_kernel)
             kernel = add(filters, aten.mul.Tensor, kernel, over)
             convolution = add(x.meta["val"], aten.convolution.default, image, kernel, shift, *geometry)
         outputs[0].replace_all_uses_with(convolution)

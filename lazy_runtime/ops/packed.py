@@ -105,9 +105,13 @@ def _infer_packed(weight, room, *_):
 
 
 def _infer_convolution(image, packed, bias, size, stride, padding, dilation, groups):
-    filters = image.new_empty(size)
-    none = [0] * len(stride)
-    return torch.ops.aten.convolution.default(image, filters, bias, stride, padding, dilation, False, none, groups)
+    space = [
+        (there + 2 * padded - step * (kernel - 1) - 1) // every + 1
+        for there, kernel, every, padded, step in zip(image.shape[2:], size[2:], stride, padding, dilation, strict=True)
+    ]
+    order = torch._prims_common.suggest_memory_format(image)
+    shape = [image.shape[0], size[0], *space]
+    return torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=order)
 
 
 _library.impl("pack_filters", _infer_packed, "Meta")
