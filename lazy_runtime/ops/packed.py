@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import aten_bridge
@@ -109,7 +110,7 @@ def _infer_convolution(image, packed, bias, size, stride, padding, dilation, gro
         (there + 2 * padded - step * (kernel - 1) - 1) // every + 1
         for there, kernel, every, padded, step in zip(image.shape[2:], size[2:], stride, padding, dilation, strict=True)
     ]
-    order = torch._prims_common.suggest_memory_format(image)
+    order = suggest_memory_format(image)
     shape = [image.shape[0], size[0], *space]
     return torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=order)
 
