@@ -64,6 +64,17 @@ def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return (index.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`aten::view.dtype` with what torch asks of the place in memory, which is not known below functionalization."""
+    if dtype.itemsize > tensor.dtype.itemsize and views.has_memory(tensor):
+        offset = tensor.storage_offset()
+        if offset % (dtype.itemsize // tensor.dtype.itemsize):
+            last = offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            memory = torch.empty(max(last + 1, 0), dtype=tensor.dtype, device="meta")
+            memory.as_strided(tensor.shape, tensor.stride(), offset).view(dtype)  # raises
+    return aten.view.dtype._op_dk(torch._C.DispatchKey.Autograd, tensor, dtype)
+
+
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
     """`aten::polygamma_`, for which torch has no functionalization."""
     return tensor.copy_(aten.polygamma.default(n, tensor))
@@ -99,3 +110,4 @@ def register(library: torch.library.Library) -> None:
         if out is not None and len(out._schema.returns) == 1:  # not a list
             library.impl(out, functools.partial(_view_copy_out, view, f"{base}_copy", out), "AutogradXLA")
     library.impl("one_hot", one_hot, "AutogradXLA")
+    library.impl("view.dtype", view_dtype, "AutogradXLA")

@@ -275,4 +275,13 @@ t3 = t1.expand([2, 1])
 torch.add(t3, 1, out=t3)
 ---
 """,
+    "view(dtype) from a place that is none for it": """
+t0 = values((2, 3), float32)
+t1, t2, t3 = t0.unbind(-1)
+t5 = t2.view(complex64)
+""",
+    "view(dtype) of neighbours, from a place that is none for it": """
+t0 = values((5,), float32)
+t5 = t0[1:].view(complex64)
+""",
 }
