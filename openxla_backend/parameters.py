@@ -159,14 +159,15 @@ def _is_computable(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         return True
-    value = node.meta.get("val")
-    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
+    results: Any = node.meta.get("val")
+    values: Sequence[Any] = results if isinstance(results, tuple) else (results,)
+    if not isinstance(node.target, torch._ops.OpOverload) or not all(isinstance(x, torch.Tensor) for x in values):
         return False
     if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
         return False
     sources = [source.meta.get("val") for source in node.all_input_nodes]
     held = sum(_bytes(source) for source in sources if isinstance(source, torch.Tensor))
-    return all(isinstance(size, int) for size in value.shape) and _bytes(value) <= held
+    return all(isinstance(size, int) for x in values for size in x.shape) and sum(map(_bytes, values)) <= held
 
 
 def _bytes(tensor: torch.Tensor) -> int:
