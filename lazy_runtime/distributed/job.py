@@ -100,10 +100,9 @@ def join() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would keep a process alive that is to end
     if here.rank == 0:
-        address = _host_coordinator(here)
+        _host_coordinator(here)
     else:
-        address = store().get("coordinator").decode()
-        _initialize(address, here)
+        _initialize(store().get("coordinator").decode(), here)
 
 
 def _joined() -> bool:
@@ -123,7 +122,7 @@ def _initialize(address: str, here: Place) -> None:
     )
 
 
-def _host_coordinator(here: Place) -> str:
+def _host_coordinator(here: Place) -> None:
     """Starts jax's coordinator in this process, and tells the others where once it listens; a port that somebody else
     has taken meanwhile is replaced by another one."""
     host = os.environ["MASTER_ADDR"]
@@ -143,12 +142,11 @@ def _host_coordinator(here: Place) -> str:
         thread.start()
         if _listens(host, port, thread):
             store().set("coordinator", f"{host}:{port}")
-            thread.join()
+        thread.join()
         if not failed:
-            return f"{host}:{port}"
+            return
         if "in use" not in str(failed[0]) or attempt == 4:
             raise failed[0]
-    raise AssertionError
 
 
 def _listens(host: str, port: int, while_alive: threading.Thread) -> bool:
@@ -156,7 +154,8 @@ def _listens(host: str, port: int, while_alive: threading.Thread) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex((host, port)) == 0:
-                return True
+                while_alive.join(0.1)  # if somebody else has the port, ours is about to say so
+                return while_alive.is_alive()
         time.sleep(0.01)
     return False
 
