@@ -1,7 +1,8 @@
 # make setup    the virtual environment, with everything that the rest needs
-# make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it)
+# make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it; WORKERS=2)
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
+# make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make check    formatting, lint and types alone
@@ -21,21 +22,25 @@ NATIVE := $(wildcard lazy_runtime/native/*.cpp lazy_runtime/native/*.h) lazy_run
 BENCH ?=
 COMPARE ?=
 TESTS ?=
+WORKERS ?= 2
 OPS ?=
 
-.PHONY: setup test test-ops test-models bench compare check clean
+.PHONY: setup test test-ops test-models test-faults bench compare check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
 
 test: check
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 test-ops: setup
 	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status
 
 test-models: setup
 	$(BIN)/python -m pytest -m long tests/openxla_backend/test_step_models.py $(TESTS)
+
+test-faults: setup
+	$(BIN)/python -m pytest -m long tests/lazy_runtime/distributed/test_faults.py $(TESTS)
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)

@@ -96,6 +96,26 @@ def _get_use_eager_mode() -> bool:
     return experimental.is_eager_mode()
 
 
+def _get_xla_sharding_spec(tensor: torch.Tensor) -> str:
+    """How a tensor is sharded, as XLA writes it: `{devices=[2,1]0,1}`; empty if it is not."""
+    from . import sharding
+    from .distributed.spmd import unwrap_sharded_tensor
+
+    return sharding.text(unwrap_sharded_tensor(tensor))
+
+
+def _get_xla_sharding_type(tensor: torch.Tensor) -> int | None:
+    """The number in `spmd.ShardingType` of how a tensor is sharded; None if it is not."""
+    from .distributed.spmd import ShardingType
+
+    text = _get_xla_sharding_spec(tensor)
+    if not text:
+        return None
+    if text == "{replicated}":
+        return int(ShardingType.REPLICATED)
+    return int(ShardingType.PARTIAL if "last_tile_dim_replicate" in text else ShardingType.TILED)
+
+
 def _xla_get_rng_seed(device: _Device = None) -> int:
     """See `xm.get_rng_state`."""
     return rng.get_rng_state(device or None)

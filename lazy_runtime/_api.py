@@ -46,8 +46,8 @@ def real_devices() -> list[str]:
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Executes everything that is pending on every xla device, and then runs the step's closures
-    (`xm.add_step_closure`).
+    """Executes everything that is pending on every xla device (a thread of `DataParallel`: on its own), and then runs
+    the step's closures (`xm.add_step_closure`).
 
     Args:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
@@ -61,7 +61,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     if environment.value("XLA_EMIT_STEPLOG"):
         sys.stderr.write("lazy_runtime.sync\n")
     metrics.count("MarkStep")
-    for found in xla_devices.devices():
+    for found in xla_devices.of_this_thread():
         execute.sync(found, wait)
     if reset_scope:
         lines.reset_scopes()
@@ -130,9 +130,10 @@ def launch(
     import torch.distributed as dist
 
     from . import runtime
-    from .distributed import xla_multiprocessing
+    from .distributed import ending, xla_multiprocessing
 
     if dist.is_torchelastic_launched():
+        ending.with_launcher()
         fn(runtime.local_ordinal(), *args)
     else:
         xla_multiprocessing.spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)

@@ -21,8 +21,8 @@ _THEIRS = "torch_xla"
 
 #: What torch_xla has and we do not, with the reason that an import of it gets.
 ABSENT = {
-    "distributed.spmd": "sharding over several devices is not supported yet",
-    "distributed.fsdp": "sharding over several devices is not supported yet",
+    "distributed.fsdp": "shard by torch.distributed.fsdp.fully_shard, or by "
+    "torch_xla.experimental.spmd_fully_sharded_data_parallel",
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,8 +22,31 @@ _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channel
 RESULT = "o"
 
 
-@functools.cache
 def available() -> bool:
+    """Whether operators that XLA has too are to be called of torch: the bridge is there, and the program that is being
+    lowered is no sharded one. XLA can cut its own operators among devices; of a custom call every device does all."""
+    return not _thread.is_sharded and is_built()
+
+
+class _Thread(threading.local):
+    is_sharded = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def lowering(sharded: bool) -> Iterator[None]:
+    """Within, the calling thread lowers a program that is sharded over devices, or none such."""
+    before, _thread.is_sharded = _thread.is_sharded, sharded
+    try:
+        yield
+    finally:
+        _thread.is_sharded = before
+
+
+@functools.cache
+def is_built() -> bool:
     """Whether the bridge was built for this torch; loads and registers it the first time."""
     try:
         library = native.bridge()

@@ -158,7 +158,8 @@ class Execution(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """It has finished, or its results were donated to a later execution."""
+        """It has finished, or its results were donated to a later execution. The caller holds the device's lock: were
+        the marker donated between these two, jaxlib (0.10.2) would crash."""
         return self.marker.is_deleted() or self.marker.is_ready()  # type: ignore[attr-defined]
 
     def record_time(self) -> None:
@@ -180,8 +181,11 @@ class Execution(NamedTuple):
         try:
             self.marker.block_until_ready()
             self.record_time()
-        except jax.errors.JaxRuntimeError as error:
+        except RuntimeError as error:
             found = kernel_error(error, self.graph, self.lines)
+            if found is None and self.marker.is_deleted():  # meanwhile, by another thread
+                self.record_time()
+                return
             if found is None:
                 raise
             raise found.meaning from None

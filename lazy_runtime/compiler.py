@@ -12,7 +12,7 @@ import numpy as np
 
 from . import checks, disk_cache, dtypes, lower, metrics
 from .debug import output, reports
-from .distributed import job
+from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
 
 _REPORTS_EXECUTIONS = output.level() >= 2
@@ -25,10 +25,13 @@ class Executable:
     Attributes:
         checks: what the program checks; if anything, there is one more result, the flag (`checks.py`).
         fallible: numbers of the calls that may fail when the program runs.
+        located: numbers of the calls whose lines are wanted when it is run.
         physical: for each result, whether it is channels last (`layout.py`).
         smallest: number of the result with the fewest elements.
         compile_ns: what tracing, lowering and compiling it took, in nanoseconds; 0 if it was not compiled here.
         is_collective: the ranks of a job run it together, each with its own buffers.
+        together: what it has of collectives, for each group of ranks, where the ranks are processes.
+        spanning: what other processes are told of it, where its arrays have parts in theirs (SPMD); else None.
         is_new: nobody has run it yet; `debug.compiling.ready` is told then, and takes the mark away.
     """
 
@@ -43,8 +46,11 @@ class Executable:
         "ints",
         "is_collective",
         "is_new",
+        "located",
         "physical",
         "smallest",
+        "spanning",
+        "together",
     )
 
     def __init__(
@@ -53,6 +59,7 @@ class Executable:
         self.graph = graph
         self.checks = checked
         self.fallible = tuple(number for number, call in enumerate(graph.calls) if call.fallible)
+        self.located = tuple(number for number, call in enumerate(graph.calls) if call.located)
         self.physical = tuple(number in physical for number in range(len(graph.outputs)))
         self.compiled = compiled
         sizes = [spec.numel for spec in graph.output_specs()]
@@ -60,6 +67,10 @@ class Executable:
         self.floats = graph.floats
         self.ints = graph.ints
         self.is_collective = graph.is_collective
+        self.together: tuple[collective_log.Program, ...] = ()
+        if self.is_collective and graph.device.team is None:
+            self.together = collective_log.of(graph, job.ranks(graph.device), job.place().rank)
+        self.spanning = spanning.of_graph(graph) if graph.device.spans_processes else None
         self.compile_ns = 0
         self.is_new = True
 
@@ -74,7 +85,7 @@ class Executable:
 
         Args:
             floats, ints: the scalars of the graph's calls in order.
-            lines: call number → the user's line, for what is fallible.
+            lines: call number → the user's line, for what is `located`.
         """
         results, execution = self.start(leaves, floats, ints, lines)
         if execution is not None:
@@ -88,17 +99,19 @@ class Executable:
         if _REPORTS_EXECUTIONS:
             reports.execution(self.graph)
         began = time.perf_counter_ns()
-        results = self._run(leaves, floats, ints)
+        results = self._run(leaves, floats, ints, lines)
         flag = results.pop() if self.checks else None
         if not results and flag is None:
             return results, None
         marker = results[self.smallest] if flag is None else flag
         return results, checks.Execution(marker, flag, self.checks, self.graph, lines, began)
 
-    def _run(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
+    def _run(
+        self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
+    ) -> list[Any]:
         if self.is_collective:
-            return self._run_together(leaves, floats, ints)
-        if not self.floats and not self.ints:
+            return self._run_together(leaves, floats, ints, lines)
+        if not self.floats and not self.ints and self.spanning is None:
             return self.compiled(*leaves)
         arguments: list[Any] = list(leaves)
         if self.floats:
@@ -106,47 +119,92 @@ class Executable:
         if self.ints:
             arguments.append(np.array(ints, dtype=np.int64))
         with dtypes.x64():  # else jax narrows the numpy vectors
+            if self.spanning is not None:
+                return spanning.run(self.compiled, arguments, self.spanning, self.smallest)
             return self.compiled(*arguments)
 
-    def _run_together(self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
+    def _run_together(
+        self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
+    ) -> list[Any]:
         arguments = list(leaves)
         numbers = [np.array(floats, np.float64)] if self.floats else []
         numbers += [np.array(ints, np.int64)] if self.ints else []
+        device = self.graph.device
         with dtypes.x64():
-            arguments += jax.device_put([*numbers, np.int32(0)], self.graph.device.jax_device)
-            results = self.compiled(*map(job.together, arguments))
+            arguments += jax.device_put([*numbers, np.int32(0)], device.jax_device)
+            if device.team is not None:
+                return device.team.run(device, self.compiled, arguments)
+            entries = [watch.begin(program, lines) for program in self.together]
+            results: Sequence[Any] = ()
+            try:
+                results = self.compiled(*map(job.together, arguments))
+            except Exception as error:
+                if hasattr(error, "add_note"):  # from Python 3.11 on
+                    error.add_note(
+                        f"in {', '.join(map(str, entries))}: another rank has failed, or come to something else"
+                    )
+                raise
+            finally:
+                for entry in entries:
+                    entry.started(results[self.smallest] if results else None)
         return [job.own(result) for result in results]
 
 
-_executables: dict[tuple[Graph, Any], Executable] = {}
+_executables: dict[tuple[Graph, Any, Any], Executable] = {}
 _lock = threading.Lock()
 
 
-def executable(graph: Graph, keep_layout: frozenset[int] | None = frozenset()) -> Executable:
+#: For `executable`: nobody has asked `place_of` yet.
+NOT_ASKED: Any = object()
+
+
+def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Place | None:
+    """Where the graph's executable is on disk or would be; None if it is not kept there, or is known already."""
+    if graph.is_collective or graph.device.spans_processes or (graph, keep_layout, None) in _executables:
+        return None
+    return disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
+
+
+def executable(
+    graph: Graph, keep_layout: frozenset[int] | None = frozenset(), place: disk_cache.Place | None = NOT_ASKED
+) -> Executable:
     """The executable of a graph, compiled if it is not known yet.
 
     Args:
         keep_layout: numbers of the results that may be channels last (`Executable.physical` says which are), None for
             all; the others have torch's order.
+        place: what `place_of` gives, if that was asked already.
     """
-    key = graph, keep_layout
+    team = graph.device.team
+    if team is not None and not graph.is_collective:
+        team = None
+    key = graph, keep_layout, team
     found = _executables.get(key)
     if found is not None:
         metrics.count("CachedCompile")
         return found
-    place = (
-        None if graph.is_collective else disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
-    )
+    if team is not None:
+        shared = team.share(graph, lambda: _compile_counted(graph, keep_layout))
+        physical = frozenset(number for number, is_last in enumerate(shared.physical) if is_last)
+        return _executables.setdefault(key, Executable(graph, shared.compiled, physical, shared.checks))
+    if place is NOT_ASKED:
+        place = place_of(graph, keep_layout)
     loaded = place.load() if place is not None else None
     if loaded is not None:
         metrics.count("CachedCompile")  # as PyTorch/XLA counts it
         checked = _Retraced(loaded.checks, graph, keep_layout)
         found = Executable(graph, loaded.compiled, loaded.physical, checked)
     else:
-        metrics.count("UncachedCompile")
-        found = compile_graph(graph, keep_layout, place)
+        found = _compile_counted(graph, keep_layout, place)
     with _lock:
         return _executables.setdefault(key, found)
+
+
+def _compile_counted(
+    graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None = None
+) -> Executable:
+    metrics.count("UncachedCompile")
+    return compile_graph(graph, keep_layout, place)
 
 
 def compile_graph(
@@ -160,7 +218,8 @@ def compile_graph(
     physical: set[int] = set()
     checked: list[checks.Check] = []
     checks.compile_began = began = time.perf_counter_ns()
-    with dtypes.x64():
+    # by its arguments jax knows where a program is to run; there may be none
+    with dtypes.x64(), jax.default_device(graph.device.jax_device):
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         compiled = _compile(lowered, graph.device.platform, dict(graph.options))
@@ -182,19 +241,36 @@ def lowered(graph: Graph) -> jax.stages.Lowered:
 
 def _of_ranks(graph: Graph, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """The function of a graph; of one with collectives, what all ranks of the job compute with it, each on arrays of
-    its own (`job.sharding`)."""
+    its own (`job.sharding`); of one over a grid, with the shardings that its results are to have."""
+    if graph.results is not None:
+        return lambda *arguments: _lying(graph, function(*arguments))
     if not graph.is_collective:
         return function
-    mesh, spec = job.sharding(graph.device.platform).mesh, jax.sharding.PartitionSpec()
+    mesh, spec = job.sharding(graph.device).mesh, jax.sharding.PartitionSpec()
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def _lying(graph: Graph, results: list[Any]) -> list[Any]:
+    # not as `out_shardings`: how many results there are shows when the graph has been traced, and checks have one
+    assert graph.results is not None
+    wanted = [*graph.results, *[graph.device.sharding] * (len(results) - len(graph.results))]
+    return [
+        result if lies is None else jax.lax.with_sharding_constraint(result, lies)
+        for result, lies in zip(results, wanted, strict=True)
+    ]
 
 
 def _arguments(graph: Graph) -> list[Any]:
     """What the graph's jax function takes."""
     arguments: list[Any] = [spec.aval(number in graph.channels_last) for number, spec in enumerate(graph.leaves)]
+    if graph.placements is not None:
+        arguments = [
+            jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=lies)
+            for each, lies in zip(arguments, graph.placements, strict=True)
+        ]
     sharding: Any = graph.device.sharding
     if graph.is_collective:
-        sharding = job.sharding(graph.device.platform)
+        sharding = job.sharding(graph.device)
         arguments = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding) for each in arguments]
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))

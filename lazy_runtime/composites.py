@@ -75,6 +75,15 @@ def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return aten.view.dtype._op_dk(torch._C.DispatchKey.Autograd, tensor, dtype)
 
 
+def matmul_out(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """`aten::matmul.out`, which would see the memory of `out` as a matrix, also where it is in another order."""
+    if views.has_memory(out) and not out.is_contiguous() and not any(each.requires_grad for each in (x, y, out)):
+        found = torch.matmul(x, y)
+        if (found.shape, found.dtype) == (out.shape, out.dtype):
+            return out.copy_(found)
+    return aten.matmul.out._op_dk(_COMPOSITE, x, y, out=out)
+
+
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
     """`aten::polygamma_`, for which torch has no functionalization."""
     return tensor.copy_(aten.polygamma.default(n, tensor))
@@ -109,5 +118,6 @@ def register(library: torch.library.Library) -> None:
         out = registry.overload(f"aten::{base}_copy.{kind}_out" if kind else f"aten::{base}_copy.out")
         if out is not None and len(out._schema.returns) == 1:  # not a list
             library.impl(out, functools.partial(_view_copy_out, view, f"{base}_copy", out), "AutogradXLA")
+    library.impl("matmul.out", matmul_out, "AutogradXLA")
     library.impl("one_hot", one_hot, "AutogradXLA")
     library.impl("view.dtype", view_dtype, "AutogradXLA")

@@ -62,7 +62,7 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
     """
     each = foreach.decomposition(func)
     if each is not None:  # a multi-tensor operator leaves the check of devices to each of its parts
-        return lambda func, args, kwargs: each(*args, **kwargs)
+        return functools.partial(_each, each)
     # Arrives in inference mode only: elsewhere autograd's key has taken it apart, as is done here too where torch's
     # table has an entry, which may come back to it through prims.
     composite = _is_composite(func)
@@ -76,7 +76,7 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
 
     def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not composite:
-            check_devices(args, kwargs)
+            check_devices(func, args, kwargs)
         if decomposition is None or func in _thread.open:
             return fallback(func, args, kwargs)
         entry = autocast.on_entry() if composite and all(map(_is_composite, _thread.open)) else contextlib.nullcontext()
@@ -89,6 +89,20 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
         return fallback(func, args, kwargs) if result is NotImplemented else result
 
     return decompose
+
+
+def _each(each: Callable[..., Any], func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A multi-tensor operator.
+
+    Raises:
+        NotImplementedError: some tensors are sparse and others dense.
+    """
+    for arg in args:
+        if isinstance(arg, list | tuple):
+            for item in arg:
+                if isinstance(item, torch.Tensor) and item.layout is not torch.strided:
+                    raise NotImplementedError(errors.with_sparse(func))
+    return each(*args, **kwargs)
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:
@@ -115,9 +129,15 @@ def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str,
         return pytree.tree_map(inner, result)
 
 
-def check_devices(args: Any, kwargs: Any) -> None:
-    """Raises torch's error where tensors of several devices meet; 0-d ones may come from anywhere."""
+def check_devices(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> None:
+    """Raises torch's error where tensors of several devices meet; 0-d ones may come from anywhere.
+
+    Raises:
+        NotImplementedError: a tensor is sparse.
+    """
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     for other in tensors:
+        if other.layout is not torch.strided:
+            raise NotImplementedError(errors.with_sparse(func))
         if other.device != tensors[0].device and tensors[0].dim() > 0 and other.dim() > 0:
             raise RuntimeError(errors.device_mismatch(tensors[0].device, other.device))

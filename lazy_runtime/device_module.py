@@ -8,6 +8,12 @@ from typing import Any
 
 import torch
 
+from .streams import Event as Event
+from .streams import Stream as Stream
+from .streams import current_stream as current_stream
+from .streams import default_stream as default_stream
+from .streams import stream as stream
+
 _Device = torch.device | str | int | None
 
 

@@ -72,6 +72,10 @@ class Place:
         self._graph = graph
         self._name = f"{key.program[:32]}-{key.environment_digest[:16]}"
 
+    def is_taken(self) -> bool:
+        """Whether there is something, which most likely will load."""
+        return self._store.has(self._name)
+
     def load(self) -> disk_program.Loaded | None:
         """The program, or None if it must be compiled."""
         start = time.perf_counter()
@@ -144,11 +148,11 @@ def find(graph: Graph, keep_layout: frozenset[int] | None, options: Mapping[str,
     Args:
         options: what XLA is given to compile it, on top of its own flags.
     """
-    store = _store()
-    if store is None:
+    opened = store()
+    if opened is None:
         return None
     try:
-        return Place(store, disk_key.key(graph, keep_layout, options), graph)
+        return Place(opened, disk_key.key(graph, keep_layout, options), graph)
     except disk_key.UncacheableError as error:
         _uncacheable(graph, str(error))
         return None
@@ -198,11 +202,12 @@ def is_initialized() -> bool:
 
 def directory() -> Path | None:
     """Where compiled programs are kept; None if they are not. Asking counts as a first use."""
-    store = _store()
-    return None if store is None else store.path
+    opened = store()
+    return None if opened is None else opened.path
 
 
-def _store() -> Store | None:
+def store() -> Store | None:
+    """What this process keeps on disk; None if that is off. Asking counts as a first use."""
     global _is_open, _opened
     if not _is_open:
         with _lock:

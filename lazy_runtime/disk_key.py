@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import torch
+from jax.sharding import NamedSharding
 from jaxlib import xla_client
 
 from . import environment
 from ._version import __version__
+from .grid import names
 from .spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ def program(graph: Graph, keep_layout: frozenset[int] | None) -> str:
         hashed.update(call.digest)
     layout = None if keep_layout is None else tuple(sorted(keep_layout))
     rest = graph.operands, graph.outputs, graph.leaves, graph.donated, graph.channels_last, graph.options, layout
+    if graph.device.grid is not None:
+        rest += graph.placements, graph.results
     hashed.update(_encode(rest).encode())
     return hashed.hexdigest()
 
@@ -82,9 +86,23 @@ def _call(call: Call) -> bytes:
     if call.meaning is None:
         raise UncacheableError(f"{call.name} was not recorded from an operator")
     operator, arguments = call.meaning
-    flags = call.floats, call.ints, call.random, call.fallible
-    text = _encode((_origin(operator), arguments, call.inputs, call.outputs, flags))
+    text = _encode((_origin(operator), arguments, call.inputs, call.outputs, _flags(call)))
     return hashlib.sha256(text.encode()).digest()
+
+
+def _flags(call: Call) -> tuple[Any, ...]:
+    return call.floats, call.ints, call.random, call.fallible
+
+
+def described(call: Call) -> str:
+    """What a call does, as far as it can be said."""
+    inside = "" if call.nested is None else "; ".join(map(described, call.nested.graph.calls))
+    arguments: Any = None if call.meaning is None else call.meaning[1]
+    try:
+        text = _encode(arguments)
+    except UncacheableError:
+        text = str(arguments)
+    return f"{text} {_encode((call.inputs, call.outputs, _flags(call)))} {inside}"
 
 
 def _origin(operator: Operator) -> str:
@@ -122,6 +140,9 @@ def _encode(x: Any) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "lazy_runtime.xla_devices.Device":
         return _place(x)
+    if isinstance(x, NamedSharding):
+        devices: Any = x.mesh.devices
+        return f"S{devices.shape}{[each.id for each in devices.flat]}{_encode([names(entry) for entry in x.spec])}"
     if name == "lazy_runtime.dispatch._Dynamic":  # stands for a number that is an input of the graph
         return f"?{x.kind}"
     raise UncacheableError(f"an argument of type {name} has no meaning for a later process")
@@ -132,7 +153,8 @@ _NAMED = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format
 
 def _place(device: Device) -> str:
     # xla devices may store fewer bits than torch says, plain tensors on the same device of jax's do not
-    return f"{device.platform}:{device.jax_device.id}{' narrowed' if device.narrows else ''}"
+    where = ",".join(str(each.id) for each in device.jax_devices)
+    return f"{device.platform}:{where}{' narrowed' if device.narrows else ''}"
 
 
 def surroundings(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
@@ -168,6 +190,19 @@ def _fixed(device: Device) -> dict[str, str]:
         "processor": _processor(),
         "variables": json.dumps(_variables(), sort_keys=True),
     }
+
+
+def kernels() -> dict[str, str]:
+    """What the choices of torch's kernels for the CPU depend on beside their operands."""
+    return {
+        "torch": f"{torch.__version__} ({torch.version.git_version})",
+        "processor": _processor(),
+        "threads": str(torch.get_num_threads()),
+        "variables": json.dumps({k: v for k, v in os.environ.items() if k.startswith(_KERNELS)}, sort_keys=True),
+    }
+
+
+_KERNELS = ("ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "GOMP_", "ATEN_", "TORCH_MKLDNN_")
 
 
 @functools.cache

@@ -64,7 +64,7 @@ def load(entry: Entry, graph: Graph) -> Loaded:
             jax.tree.structure(((0,) * arguments, {})),
             jax.tree.structure([0] * results),
             backend=graph.device.jax_device.client,
-            execution_devices=[graph.device.jax_device],
+            execution_devices=graph.device.jax_devices,
         )
     return Loaded(compiled, frozenset(header["physical"]), header["checks"])
 
@@ -102,7 +102,7 @@ def _prepare(targets: Sequence[str]) -> None:
     Raises:
         RuntimeError: it is not to be had.
     """
-    if "aten_call" in targets and not aten_bridge.available():
+    if "aten_call" in targets and not aten_bridge.is_built():
         raise RuntimeError("it calls torch's kernels, and the ATen bridge is not built")
     if any(target.startswith("lapack_") for target in targets):
         lapack.prepare_lapack_call("getrf_ffi", np.dtype(np.float32))  # finds scipy's functions, all of them

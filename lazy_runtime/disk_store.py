@@ -83,6 +83,10 @@ class Store:
         if found.st_mode & forbidden:
             raise UnsafeError(f"{self.path} is open to other users: run `chmod 700 {self.path}`")
 
+    def has(self, name: str) -> bool:
+        """Whether there is an entry of that name, readable or not."""
+        return (self.path / (name + SUFFIX)).exists()
+
     def read(self, name: str) -> Entry | None:
         """The entry, or None if there is none.
 

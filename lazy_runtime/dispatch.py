@@ -36,6 +36,8 @@ from .xla_devices import Device
 #: overload → function(overload, args, kwargs) for what is not one node: copies between devices, reads, aliases
 Handler = Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
 _handlers: dict[torch._ops.OpOverload, Handler] = {}
+#: the same for calls of operators of the table with a sparse tensor among their operands
+_handlers_with_sparse: dict[torch._ops.OpOverload, Handler] = {}
 
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
 _NO_KWARGS: dict[str, Any] = {}
@@ -44,12 +46,20 @@ _operators = registry.table
 
 def handler(*names: str) -> Callable[[Handler], Handler]:
     """Registers a function that serves the named overloads by itself."""
+    return _into(_handlers, names)
 
+
+def handler_with_sparse(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a function that serves calls of the named overloads with dense and sparse operands."""
+    return _into(_handlers_with_sparse, names)
+
+
+def _into(handlers: dict[torch._ops.OpOverload, Handler], names: Sequence[str]) -> Callable[[Handler], Handler]:
     def register(function: Handler) -> Handler:
         for name in names:
             target = registry.overload(name)
             if target is not None:
-                _handlers[target] = function
+                handlers[target] = function
         return function
 
     return register
@@ -147,6 +157,8 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
             add(name)
             add(scan.key_of(arg))
     if scan.foreign is not None:
+        if scan.foreign.layout is torch.sparse_coo and operator.overload in _handlers_with_sparse:
+            return _handlers_with_sparse[operator.overload](operator.overload, tuple(args), kwargs)
         return record(operator, *_adopt(operator, args, kwargs))
     if trace is not None and not inputs:
         add(trace.device)
@@ -166,7 +178,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     node = Node(call, inputs, scan.floats, scan.ints)
     if trace is not None:
         node.line = trace.line
-    elif call.fallible or lines.keep:
+    elif call.located or lines.keep:
         _keep_line(node)
     container = call.container
     if container is None:
@@ -208,6 +220,10 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return result
 
 
+#: Called before a graph with collectives is recorded (`distributed/point_to_point.py`).
+before_collective: Callable[[], None] | None = None
+
+
 def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> list[Handle]:
     """Appends a call that is a whole graph (`lower.nested_call`) to the pending graph of its device.
 
@@ -218,8 +234,10 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
         the handles of its results.
     """
     device = call.device
+    if call.collective and before_collective is not None:
+        before_collective()
     node = Node(call, inputs, (), ints)
-    if call.fallible or lines.keep:
+    if call.located or lines.keep:
         _keep_line(node)
     handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
     node.outputs = [handle.value.owner for handle in handles]
@@ -253,11 +271,22 @@ _DYNAMIC_FLOAT = _Dynamic("float")
 _DYNAMIC_INT = _Dynamic("int")
 
 
-# numbers that XLA can simplify for: constants of the program even where others are inputs of it. What the ranks of a
-# job have to sum, XLA would take for the same on all of them.
-_SPECIAL = not environment.value("XLA_NO_SPECIAL_SCALARS") and job.place().size == 1
-_LOWEST, _HIGHEST = (-2, 2) if _SPECIAL else (0, -1)
-_SPECIAL_FLOATS = (0.0, 1.0, -1.0) if _SPECIAL else ()
+def use_special_numbers(are_used: bool) -> None:
+    """Whether numbers that XLA can simplify for are constants of the program even where others are inputs of it.
+
+    Not among ranks, whose numbers may differ where their programs must not. And what they have to sum, XLA would take
+    for the same on all of them.
+    """
+    global _LOWEST, _HIGHEST, _SPECIAL_FLOATS
+    special = are_used and not environment.value("XLA_NO_SPECIAL_SCALARS") and job.process_place().size == 1
+    _LOWEST, _HIGHEST = (-2, 2) if special else (0, -1)
+    _SPECIAL_FLOATS = (0.0, 1.0, -1.0) if special else ()
+
+
+_LOWEST: int
+_HIGHEST: int
+_SPECIAL_FLOATS: tuple[float, ...]
+use_special_numbers(True)
 
 
 class _Scan:
@@ -449,6 +478,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 
     Raises:
         RuntimeError: torch's own, for any other mixture of devices.
+        NotImplementedError: a tensor is sparse.
     """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     device = next(leaf.spec.device for leaf in tensors if isinstance(leaf, XLATensor))
@@ -460,7 +490,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
             return arg
         if arg.device.type == "cpu" and (arg.dim() == 0 or operator.host_inputs):
             return transfer.to_device(arg, device)
-        decompose.check_devices(tensors, {})
+        decompose.check_devices(operator.overload, tensors, {})
         raise RuntimeError(errors.device_mismatch(device.torch_device, arg.device))
 
     return [move(arg) for arg in args], {name: move(arg) for name, arg in kwargs.items()}

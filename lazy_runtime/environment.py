@@ -120,7 +120,8 @@ TABLE = (
         _integer(1),
         300,
         "use",
-        "How long the processes of a job wait for each other: to begin, and at `xm.rendezvous` and `xm.mesh_reduce`.",
+        "How long the processes of a job wait for each other: to begin, at `xm.rendezvous` and `xm.mesh_reduce`, and "
+        "in collectives. A process that has waited in vain ends and says where the others are.",
     ),
     Variable(
         "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",

@@ -60,8 +60,25 @@ def data_dependent(func: torch._ops.OpOverload) -> str:
 
 
 def not_dense(kind: str) -> str:
-    """For a sparse or quantized tensor."""
+    """For a quantized tensor, or a sparse one of another layout than COO."""
     return (
         f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`, "
         "`x.dequantize()`), and use sparse=False in nn.Embedding"
+    )
+
+
+def no_sparse_here(func: torch._ops.OpOverload) -> str:
+    """For an operator that would give a sparse tensor below functionalization."""
+    return (
+        f"{func.name()} gives a sparse tensor, which cannot be in a compiled function or in inference mode on xla: "
+        "keep it out of there (torch.compiler.disable), or stay dense (`x.to_dense()`, sparse=False in "
+        "nn.Embedding)"
+    )
+
+
+def with_sparse(func: torch._ops.OpOverload) -> str:
+    """For an operator that has no kernel for sparse operands; `native/sparse_refusal.h` has the same words."""
+    return (
+        f"{func.name()} is not implemented for sparse tensors on xla: convert them first (`x.to_dense()`), or move "
+        "them to the CPU for this operator (`x.cpu()`)"
     )

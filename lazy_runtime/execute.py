@@ -11,7 +11,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import checks, compiler, config, deferred_views, dtypes, lifetimes, lines, lower, metrics, numbering, op_by_op
+from . import (
+    checks,
+    compiler,
+    config,
+    deferred_views,
+    dtypes,
+    lifetimes,
+    lines,
+    lower,
+    metrics,
+    numbering,
+    op_by_op,
+    sharding,
+)
 from .debug import compiling, graph_saver, graphs
 from .ir import Node, Value
 from .unseen import unseen
@@ -28,6 +41,10 @@ _NAMES_LINES = config.hlo_debug()
 #: Called with what is about to cut the pending graph in two (a read, a sync): `experimental.compiling` raises from it
 #: where a graph must stay whole.
 before_cut: Callable[[str], None] | None = None
+
+#: Called before what is pending is executed: messages to other ranks that nobody waited for are recorded then
+#: (`distributed/point_to_point.py`).
+before_run: Callable[[], None] | None = None
 
 
 #: How many operators may be pending on a device before a warning says where they began. A graph of so many takes XLA
@@ -69,6 +86,8 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
         what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
     """
     device.raise_failures()
+    if before_run is not None:
+        before_run()
     asked = time.perf_counter_ns()
     with device.lock:
         if device.pending and not eager:
@@ -161,12 +180,15 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     ints = [number for node in nodes for number in node.ints]
     if _NAMES_LINES:
         lower.thread.scopes = graphs.scopes(nodes)
-    executable = compiler.executable(graph, keep_layout=None)
+    keep_layout: frozenset[int] | None = None
+    if device.grid is not None:
+        graph, keep_layout = sharding.place(graph, leaves, live), frozenset()  # shardings are of torch's dimensions
+    executable = compiler.executable(graph, keep_layout)
     lower.thread.scopes = ()
     new = executable.is_new
     if new:
         compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))
-    users = {number: nodes[number].line for number in executable.fallible}
+    users = {number: nodes[number].line for number in executable.located}
     began = time.perf_counter_ns()
     try:
         results = executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
@@ -190,7 +212,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
             metrics.count("EagerOpCompileTime")
         metrics.record("EagerOpExecuteTime", time.perf_counter_ns() - began)
         metrics.count("EagerOpExecuteTime")
-        if users:
+        if executable.fallible:
             device.wait()
     else:
         metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")

@@ -80,10 +80,10 @@ def _operator(func: torch._ops.OpOverload) -> Operator:
             None if spec is None else jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype))
             for spec in call.outputs
         ]
-        if call.device.platform == "cpu" and aten_bridge.available():
+        if call.device.platform == "cpu" and aten_bridge.is_built():
             found = aten_bridge.call(func.name(), arguments, results)
         else:
-            found = on_host(func, arguments, results)
+            found = on_host(func, arguments, results, call.device.grid)
         return found[0] if call.container is None else found
 
     operator = Operator(func.name(), func, lowering, infer=_shapes_of(func), fallible=True)
@@ -126,12 +126,18 @@ def _zeros(x: Any) -> Any:
     return x
 
 
-def on_host(func: torch._ops.OpOverload, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def on_host(
+    func: torch._ops.OpOverload,
+    arguments: Sequence[Any],
+    results: Sequence[Any],
+    grid: jax.sharding.Mesh | None = None,
+) -> list[Any]:
     """The operator on the host, within a lowering: for platforms whose programs cannot call torch's kernels.
 
     Args:
         arguments: all of the schema's, in order.
         results: `jax.ShapeDtypeStruct` of each result, None for one that is undefined.
+        grid: of the devices that the program is sharded over.
     """
     leaves, structure = pytree.tree_flatten(list(arguments))
     places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
@@ -152,9 +158,18 @@ def on_host(func: torch._ops.OpOverload, arguments: Sequence[Any], results: Sequ
 
     wanted = [like for like in results if like is not None]
     halves = [jax.eval_shape(_narrowed, like) for like in wanted]
-    made = jax.pure_callback(run, halves, *(_narrowed(leaves[place]) for place in places))
+    narrowed = _whole([_narrowed(leaves[place]) for place in places], grid)
+    made = _whole(jax.pure_callback(run, halves, *narrowed), grid)
     restored = iter([_restored(x, like) for x, like in zip(made, wanted, strict=True)])
     return [None if like is None else next(restored) for like in results]
+
+
+def _whole(arrays: Sequence[jax.Array], grid: jax.sharding.Mesh | None) -> Sequence[jax.Array]:
+    """The arrays, all of each on every device: a callback has one, and XLA takes detours between that and parts."""
+    if grid is None:
+        return arrays
+    sharding = jax.sharding.NamedSharding(grid, jax.sharding.PartitionSpec())
+    return [jax.lax.with_sharding_constraint(x, sharding) for x in arrays]
 
 
 # A callback runs on a thread of the platform's, where jax narrows 64-bit types (`enable_x64` belongs to a thread), so

@@ -31,7 +31,13 @@ def memory(device: Device) -> dict[str, int]:
             "peak_bytes_used": int(counted.get("peak_bytes_in_use", used)),
         }
     buffers = device.jax_device.client.live_arrays()
-    used = sum(array.nbytes for array in buffers if not array.is_deleted() and device.jax_device in array.devices())
+    used = sum(
+        part.data.nbytes
+        for array in buffers
+        if not array.is_deleted() and device.jax_device in array.devices()
+        for part in array.addressable_shards
+        if part.device == device.jax_device
+    )
     _peaks[device] = max(used, _peaks.get(device, 0))
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"bytes_used": used, "bytes_limit": limit, "peak_bytes_used": _peaks[device]}

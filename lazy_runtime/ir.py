@@ -47,8 +47,9 @@ class Call:
         container: makes what the operator returns from the list of its results; None for a bare tensor.
         floats, ints: how many scalars the call reads from the graph's inputs.
         random: the last of the ints is a 64-bit random seed.
-        fallible: it may fail when it runs (`checks.py`), so its nodes keep the user's line.
+        fallible: it may fail when it runs (`checks.py`).
         collective: it works with the same call of other ranks (`distributed/job.py`).
+        located: it is one of these, so its nodes keep the user's line.
         meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
             none.
         digest: of the call, once it was asked for (`disk_key.py`).
@@ -67,6 +68,7 @@ class Call:
         "floats",
         "inputs",
         "ints",
+        "located",
         "meaning",
         "name",
         "nested",
@@ -100,6 +102,7 @@ class Call:
         self.random = random
         self.fallible = fallible
         self.collective = collective
+        self.located = fallible or collective
         self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
         self.digest: bytes | None = None
         self.nested: Nested | None = None
@@ -146,8 +149,8 @@ class Handle:
 
 class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
-    is the user's that recorded it, set where the call is fallible, in traces, and where `lines.keep`; `stack` all of
-    the user's frames and `scope` the part of the program, set where `lines.keep_stacks`."""
+    is the user's that recorded it, set where the call is `located`, in traces, and where `lines.keep`;
+    `stack` all of the user's frames and `scope` the part of the program, set where `lines.keep_stacks`."""
 
     __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack")
 
@@ -177,6 +180,8 @@ class Graph(NamedTuple):
     donated: tuple[int, ...]  # leaf numbers
     channels_last: tuple[int, ...] = ()  # numbers of the leaves whose buffers hold dimension 1 last
     options: tuple[tuple[str, Any], ...] = ()  # of the XLA compiler, for this program alone
+    placements: tuple[Any, ...] | None = None  # how the leaves lie on the device's grid (`sharding.py`), if it has one
+    results: tuple[Any, ...] | None = None  # and how the outputs are to; None for as XLA likes
 
     @property
     def floats(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import torch
 
 from . import (
@@ -23,7 +22,9 @@ from . import (
     fused_optimizers,
     memory,
     native,
+    sparse,
     storage,
+    subclasses,
     transfer,
     views,
 )
@@ -33,6 +34,8 @@ from . import grad_scaler as grad_scaler
 from . import random_arguments as random_arguments
 from . import unique as unique
 from . import xla_devices as devices
+from .distributed import functional_collectives as functional_collectives
+from .distributed import spanning
 from .ops import probe, registry
 from .spec import TensorSpec, storage_size
 from .tensor import XLATensor, from_array, make, to_user, unwrap
@@ -90,6 +93,8 @@ def register() -> None:
     for overload in whole:
         _library.impl(overload, overload.decompose, "Functionalize")
     _library.impl("_local_scalar_dense", lambda tensor: transfer.to_host(unwrap(tensor)).item(), "XLA")
+    sparse.register(_library)
+    subclasses.register()
     _register_meta(_library)
     writes.xla_register_writes()  # last: for the operators that have no kernel of their own
 
@@ -182,6 +187,9 @@ def to_copy(
     """`aten::_to_copy` of a tensor that is not on xla yet. Torch's own would make a contiguous one: it takes xla to
     have no strides (`c10::Device::supports_as_strided`)."""
     _strided(layout)
+    if tensor.device.type == "xla":
+        options = {"dtype": dtype, "device": device, "non_blocking": non_blocking, "memory_format": memory_format}
+        return subclasses.functionalize(aten._to_copy.default, tensor, **options)
     dtype = dtype or tensor.dtype
     copy = transfer.to_device(tensor.to("cpu", dtype), devices.get(device))
     look = aten._to_copy.default(tensor, dtype=dtype, device=torch.device("meta"), memory_format=memory_format)
@@ -254,11 +262,22 @@ def _lift(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
 
 @dispatch.handler(
     "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_sparse_coo_tensor_unsafe", "aten::_to_sparse",
-    "aten::_to_sparse.sparse_dim", "aten::_sparse_compressed_tensor_unsafe", "aten::_to_sparse_csr",
-    "aten::_sparse_csr_tensor_unsafe", "aten::sparse_coo_tensor.size",
+    "aten::_to_sparse.sparse_dim", "aten::sparse_coo_tensor.size",
 )  # fmt: skip
-def _sparse(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _sparse_coo(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise NotImplementedError(errors.no_sparse_here(func))
+
+
+@dispatch.handler(
+    "aten::_sparse_compressed_tensor_unsafe", "aten::_sparse_csr_tensor_unsafe", "aten::_to_sparse_csr"
+)  # fmt: skip
+def _sparse_compressed(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     raise NotImplementedError(errors.not_dense("sparse"))
+
+
+@dispatch.handler("aten::is_pinned")
+def _is_pinned(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    return False
 
 
 @dispatch.handler("aten::detach", "aten::detach_copy", "aten::alias", "aten::alias_copy", "aten::lift_fresh_copy")
@@ -328,5 +347,5 @@ def move(tensor: XLATensor, device: devices.Device) -> XLATensor:
     spec = tensor.spec
     if spec.device is device:
         return tensor
-    array = jax.device_put(execute.array_of(tensor.handle.value, spec.device), device.sharding)
+    array = spanning.moved(execute.array_of(tensor.handle.value, spec.device), device.sharding)
     return from_array(array, TensorSpec.of(device, spec.dtype, spec.shape, spec.stride, spec.offset))

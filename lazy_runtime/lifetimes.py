@@ -39,6 +39,12 @@ def _totals() -> tuple[int, int, int, int]:
     return made, died_so_far, _buffers, max(_buffers - max(alive - _pending(), 0), 0)
 
 
+def alive() -> int:
+    """How many values are held by tensors now."""
+    made, died, *_ = _totals()
+    return made - died
+
+
 def _pending() -> int:
     """How many live handles stand for results of pending nodes."""
     from . import xla_devices

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -69,12 +70,16 @@ def is_ours(file: str) -> bool:
 
 def here() -> Line | None:
     """The innermost frame outside of torch and this package; None where there is none, as on autograd's threads."""
-    frame = sys._getframe(1)
+    return of_frame(sys._getframe(1))
+
+
+def of_frame(frame: FrameType | None) -> Line | None:
+    """The same for a frame and those that have called it."""
     while frame is not None:
         code = frame.f_code
         if not is_ours(code.co_filename):
             return Line(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

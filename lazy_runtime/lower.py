@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from . import checks, dtypes, layout
+from . import aten_bridge, checks, dtypes, layout
 from .ir import Call, Graph, Nested
 from .spec import TensorSpec
 
@@ -65,7 +65,7 @@ def to_function(
     """
 
     def function(*arguments: Any) -> list[Any]:
-        with dtypes.narrowing(graph.device.narrows):
+        with dtypes.narrowing(graph.device.narrows), aten_bridge.lowering(graph.device.grid is not None):
             return run(arguments)
 
     def run(arguments: Sequence[Any]) -> list[Any]:

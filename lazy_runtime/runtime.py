@@ -6,6 +6,7 @@ A process drives all of its devices as one replica; a job has one or more of the
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,34 +56,43 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 
 def addressable_device_count() -> int:
-    """How many devices this process drives."""
+    """How many xla devices this process has: with `use_spmd` one, which stands for all."""
     from . import _api
 
     return _api.device_count()
 
 
 local_device_count = addressable_device_count
-addressable_runtime_device_count = addressable_device_count
+
+
+def addressable_runtime_device_count() -> int:
+    """How many devices this process drives, those behind a single xla device included."""
+    from . import xla_devices
+
+    xla_devices.start()
+    return len(xla_devices.physical_devices())
 
 
 def global_device_count() -> int:
-    """How many devices all processes drive together."""
+    """How many xla devices all processes have together: with `use_spmd` one, which stands for all."""
+    return 1 if is_spmd() else global_runtime_device_count()
+
+
+def global_runtime_device_count() -> int:
+    """How many devices all processes drive together, those behind a single xla device included."""
     import jax
 
-    addressable_device_count()
     from . import xla_devices
 
     return jax.device_count(xla_devices.devices()[0].platform)
 
 
-global_runtime_device_count = global_device_count
-
-
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """What is known of each device: its `name`, and its `coords` where it stands in a grid."""
-    from . import _api
+    from . import hardware, xla_devices
 
-    return [runtime_device_attributes(str(device)) for device in _api.devices()]
+    kind = hardware.kind(xla_devices.devices()[0])
+    return [_attributes(kind, each) for each in xla_devices.all_physical_devices()]
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
@@ -90,8 +100,15 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
     from . import hardware, xla_devices
 
     found = xla_devices.get(device)
-    attributes: dict[str, Any] = {"name": f"{hardware.kind(found)}:{found.jax_device.id}"}
-    coords = getattr(found.jax_device, "coords", None)
+    return _attributes(hardware.kind(found), found.jax_device)
+
+
+def _attributes(kind: str, jax_device: Any) -> dict[str, Any]:
+    from . import xla_devices
+
+    number = xla_devices.all_physical_devices().index(jax_device)  # jax's ids have gaps between processes
+    attributes: dict[str, Any] = {"name": f"{kind}:{number}"}
+    coords = getattr(jax_device, "coords", None)
     if coords is not None:
         attributes["coords"] = list(coords)
     return attributes
@@ -114,42 +131,63 @@ def local_ordinal() -> int:
 
 def process_count() -> int:
     """How many processes work together."""
-    return _place().size
+    return _process_place().size
 
 
 def local_process_count() -> int:
     """How many of them are on this host."""
-    return _place().local_size
+    return _process_place().local_size
 
 
 def process_index() -> int:
     """The number of this process among all."""
-    return _place().rank
+    return _process_place().rank
 
 
 def host_index() -> int:
     """The number of this host among all, where each has as many processes."""
-    return _place().rank // _place().local_size
+    return _process_place().rank // _process_place().local_size
 
 
 def _place() -> Place:
     from .distributed import job
 
-    return job.place()
+    return job.ALONE if is_spmd() else job.place()  # the devices of all processes are one replica
 
 
 def is_spmd() -> bool:
-    """Whether programs are sharded over devices."""
-    return False
+    """Whether `xla:0` stands for all devices of the job, and programs are sharded over them (`use_spmd`)."""
+    from . import xla_devices
+
+    return xla_devices.is_spmd()
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Sharding over several devices, which is not supported yet.
+    """Makes `xla:0` stand for all devices of this process, and of the others in its job, which call it too. Programs
+    run on all of them, and tensors have a copy on each, unless `distributed.spmd` shards them. Call it before the first
+    use of xla: tensors that exist are copied to the other devices when they are next used, of which a warning tells.
 
     Raises:
-        NotImplementedError: always.
+        NotImplementedError: `auto`.
     """
-    raise NotImplementedError("use_spmd: sharding over several devices is not supported yet")
+    from . import execute, lifetimes, xla_devices
+
+    if auto:
+        raise NotImplementedError(
+            "use_spmd(auto=True): which way tensors are to be sharded is not found automatically; say so with "
+            "distributed.spmd.mark_sharding, and XLA does the rest"
+        )
+    if xla_devices.is_started() and not is_spmd():
+        for device in xla_devices.devices():
+            execute.sync(device)
+        if lifetimes.alive():
+            warnings.warn(
+                "use_spmd: there are xla tensors already, which are copied to the other devices when they are next "
+                "used: call use_spmd() at the beginning of the program",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    xla_devices.use_spmd()
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
@@ -176,3 +214,9 @@ def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:
     from .core import xla_model
 
     return xla_model.get_memory_info(device)
+
+
+def _process_place() -> Place:
+    from .distributed import job
+
+    return job.process_place()

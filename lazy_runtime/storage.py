@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch._tensor import _rebuild_from_type_v2
-from torch._utils import _get_obj_state
+from torch._utils import _get_obj_state, _rebuild_sparse_tensor
 
 from . import dispatch, views
 from .tensor import XLATensor, unwrap
@@ -109,6 +109,9 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     """
     if tensor.device.type != "xla":
         return tensor.__reduce_ex__(2)
+    if tensor.is_sparse:
+        parts = tensor._indices(), tensor._values(), tensor.size(), tensor.is_coalesced()
+        return _rebuild_sparse_tensor, (tensor.layout, parts)
     host = tensor.detach().cpu().requires_grad_(tensor.requires_grad)
     host.untyped_storage().xla_device = tensor.device  # type: ignore[attr-defined]  for `_autoload._location_tag`
     rebuild, arguments = torch.Tensor._reduce_ex_internal(host, 2)
@@ -118,8 +121,21 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     return rebuild, arguments
 
 
+def _with_identity(torchs: Any) -> Any:
+    """`UntypedStorage.data_ptr`, which torch refuses where there is no memory. What is asked of it is whether tensors
+    share theirs, and that the storage itself can tell."""
+
+    def data_ptr(self: torch.UntypedStorage) -> int:
+        if self.device.type == "xla" and not isinstance(self, XLAStorage):
+            return self._cdata
+        return torchs(self)
+
+    return data_ptr
+
+
 def register(library: torch.library.Library) -> None:
     """Registers what works only once the devices are up."""
+    torch.UntypedStorage.data_ptr = _with_identity(torch.UntypedStorage.data_ptr)  # type: ignore[method-assign]
     library.impl("set_.source_Storage", set_storage, "AutogradXLA")
     library.impl("set_.source_Storage_storage_offset", set_storage, "AutogradXLA")
     copyreg.pickle(torch.Tensor, reduce_tensor)  # type: ignore[arg-type]

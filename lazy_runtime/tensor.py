@@ -67,6 +67,7 @@ def unwrap(tensor: torch.Tensor) -> XLATensor:
 
     Raises:
         TypeError: it is not an xla tensor of this package.
+        NotImplementedError: it is a sparse one.
     """
     if type(tensor) is XLATensor:
         return tensor
@@ -75,6 +76,8 @@ def unwrap(tensor: torch.Tensor) -> XLATensor:
         inner = torch._from_functional_tensor(tensor)
         if type(inner) is XLATensor:
             return inner
+    if tensor.layout is torch.sparse_coo and tensor.device.type == "xla":
+        raise NotImplementedError("a sparse xla tensor where only dense ones are taken: convert it (`x.to_dense()`)")
     raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
 
 

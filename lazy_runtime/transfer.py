@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from . import dtypes, errors, execute, lifetimes, lines, metrics
 from .debug import waiting
+from .distributed import spanning
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array
 from .unseen import unseen
@@ -19,8 +21,17 @@ from .xla_devices import Device
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
 
 
-def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
+def to_device(
+    tensor: torch.Tensor,
+    device: Device,
+    sharding: jax.sharding.Sharding | None = None,
+    shape: Sequence[int] | None = None,
+) -> XLATensor:
     """A copy of a CPU tensor on `device`, with its sizes and strides. Later writes to the source do not show.
+
+    Args:
+        sharding: how it lies on the devices that `device` stands for; by default all of it on each.
+        shape: of the whole, where the tensor has only the rows of this process (`spanning.put_part`).
 
     Raises:
         TypeError: the device has no such dtype.
@@ -32,15 +43,25 @@ def to_device(tensor: torch.Tensor, device: Device) -> XLATensor:
     if tensor.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     dtypes.check_supported(tensor.dtype, device.platform)
-    spec = TensorSpec.like(device, torch.empty_like(tensor, device="meta"))
-    copy = from_array(upload(tensor, device), spec)
+    look = torch.empty_like(tensor, device="meta")
+    spec = TensorSpec.like(device, look if shape is None else look.new_empty(shape))
+    copy = from_array(upload(tensor, device, sharding, shape), spec)
     copy.handle.value.line = lines.here()
     return copy
 
 
 @unseen
-def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
-    """A device buffer with a copy of a CPU tensor's elements."""
+def upload(
+    tensor: torch.Tensor,
+    device: Device,
+    sharding: jax.sharding.Sharding | None = None,
+    shape: Sequence[int] | None = None,
+) -> jax.Array:
+    """A device buffer with a copy of a CPU tensor's elements.
+
+    Args:
+        sharding, shape: see `to_device`.
+    """
     if tensor.dim() > 64:  # numpy's limit, and that of most of torch's kernels, in torch's words
         raise RuntimeError("only tensors with up to 64 dims are supported")
     # jax uses aligned host memory in place on the CPU, so it gets a copy of its own, made here before anybody writes
@@ -52,7 +73,9 @@ def upload(tensor: torch.Tensor, device: Device) -> jax.Array:
         host = to_numpy(snapshot)
         if device.narrows and tensor.dtype in dtypes.NARROWED:
             host = host.astype(dtypes.NARROWED[tensor.dtype])
-        return jax.device_put(host, device.sharding)
+        if shape is not None:
+            return spanning.put_part(host, sharding or device.sharding, shape)
+        return spanning.put(host, sharding or device.sharding)
 
 
 def to_host(tensor: XLATensor) -> torch.Tensor:
@@ -72,7 +95,7 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
         raise
     if host.dtype != spec.dtype:  # the device has fewer bits (`dtypes.NARROWED`)
         host = host.to(spec.dtype)
-    spec.device.raise_failures()
+    spec.device.raise_failures_of_read()
     waiting.waited(time.perf_counter_ns() - began, pending)
     return host if spec.is_contiguous else _like(spec.meta(), host)
 
@@ -96,10 +119,11 @@ def _like(look: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 
 def download(array: jax.Array) -> torch.Tensor:
-    """A fresh, contiguous CPU tensor with the data of a device buffer."""
+    """A fresh, contiguous CPU tensor with the data of a device buffer. Where other processes have parts of it, they
+    have to come here too."""
     metrics.count("TransferFromDevice")
     with metrics.timed("TransferFromDeviceTime"):
-        return from_numpy(np.asarray(array))
+        return from_numpy(np.asarray(spanning.whole(array)))
 
 
 def from_numpy(host: np.ndarray) -> torch.Tensor:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import _autoload, config, environment, forking, host_memory, native
-from .distributed import job
+from . import _autoload, config, environment, forking, grid, host_memory, native
+from .distributed import job, team
 from .rng import RandomStream
 
 if TYPE_CHECKING:
     from .checks import Execution
+    from .distributed.team import Team
     from .ir import Node
     from .lines import Line
 
@@ -34,12 +35,14 @@ class Device:
             used in place (see `host`).
         jax_device: the same for jax.
         sharding: where jax places arrays of this device.
+        grid: of the devices that it stands for (`use_spmd`); None for one.
         pending: nodes recorded and not yet executed, in order.
         has_views: eager mode has left views to their readers (`deferred_views.py`).
         began: the user's line that recorded the first of them, in lazy mode.
         lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
             the pending graph belongs to the device, not to a thread.
         random: the stream that random operators on this device draw their seeds from.
+        team: the threads that it is worked on along with other devices (`distributed/team.py`).
         narrows: its buffers may have fewer bits than torch's dtypes say (`XLA_USE_BF16`); the memory of plain tensors
             never has.
     """
@@ -47,7 +50,8 @@ class Device:
     def __init__(self, torch_device: torch.device, jax_device: jax.Device):  # pyright: ignore[reportInvalidTypeForm]
         self.torch_device = torch_device
         self.jax_device = jax_device
-        self.sharding = jax.sharding.SingleDeviceSharding(jax_device)
+        self.sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax_device)
+        self.grid: jax.sharding.Mesh | None = None
         self.platform: str = jax_device.platform
         self.narrows = torch_device.type == "xla"
         self.pending: list[Node] = []
@@ -56,8 +60,24 @@ class Device:
         self.began_ns = 0  # when that was, by `time.perf_counter_ns`
         self.lock = threading.RLock()
         self.random = RandomStream()
+        self.team: Team | None = None
         self._running: deque[Execution] = deque()
         self._taking = threading.Lock()
+
+    def stand_for(self, grid: jax.sharding.Mesh) -> None:
+        """From here on, each array has a part or a copy on every device of a grid."""
+        self.grid = grid
+        self.sharding = jax.sharding.NamedSharding(grid, jax.sharding.PartitionSpec())
+
+    @property
+    def spans_processes(self) -> bool:
+        """Some of the devices that it stands for belong to other processes, which run every program too."""
+        return self.grid is not None and not self.sharding.is_fully_addressable
+
+    @property
+    def jax_devices(self) -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+        """Those that its programs run on."""
+        return [self.jax_device] if self.grid is None else list(self.grid.devices.flat)
 
     @property
     def deferred(self) -> bool:
@@ -66,18 +86,26 @@ class Device:
 
     def started(self, execution: Execution) -> None:
         """Notes an execution, so that `wait` can wait for it; those that are done and checked nothing are let go."""
-        while (earlier := self._take(lambda first: not first.fallible and first.is_done)) is not None:
+        while (earlier := self._take_done(lambda first: not first.fallible)) is not None:
             earlier.record_time()
         self._running.append(execution)
 
     def raise_failures(self) -> None:
-        """Looks at the executions that are done.
+        """Looks at the executions that are done, unless another thread is about to execute something: it has looked.
 
         Raises:
             what went wrong in one of them.
         """
-        while (execution := self._take(lambda first: first.is_done)) is not None:
+        while (execution := self._take_done(lambda first: True)) is not None:
             execution.finish()
+
+    def raise_failures_of_read(self) -> None:
+        """The same where a value has been read. Other processes that its programs run in raise at this read too, so
+        what can fail is waited for."""
+        if self.spans_processes and any(execution.fallible for execution in tuple(self._running)):
+            self.wait()
+        else:
+            self.raise_failures()
 
     def wait(self) -> None:
         """Blocks until everything that was started on the device has been executed.
@@ -87,6 +115,15 @@ class Device:
         """
         while (execution := self._take(lambda first: True)) is not None:
             execution.finish()
+
+    def _take_done(self, wanted: Callable[[Execution], bool]) -> Execution | None:
+        """The first execution, if it is done and a wanted one."""
+        if not self._running or not self.lock.acquire(blocking=False):
+            return None
+        try:
+            return self._take(lambda first: wanted(first) and first.is_done)
+        finally:
+            self.lock.release()
 
     def _take(self, wanted: Callable[[Execution], bool]) -> Execution | None:
         """The first execution, which is this thread's to look after from now on, if it is a wanted one."""
@@ -191,6 +228,9 @@ def start() -> None:
         guard = native.guard()
         job.join()
         devices = _platform_devices()
+        if _spmd:
+            _stand_for_all()
+            devices = devices[:1]
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all
         backward_in_caller = bool(guard.xla_guard_count_was_zero())
         guard.xla_guard_set_device_count(len(devices))
@@ -206,10 +246,52 @@ def is_started() -> bool:
     return _started
 
 
+_spmd = False
+
+
+def is_spmd() -> bool:
+    """Whether xla:0 stands for all devices of the job."""
+    return _spmd
+
+
+def use_spmd() -> None:
+    """Makes xla:0 stand for all devices of the job's processes, which run its programs together. Idempotent.
+
+    Tensors of xla:0 are copied to the others when they are next used; those of xla:1 and on stay there.
+    """
+    global _spmd
+    with _start_lock:
+        if not _spmd and _started:
+            _stand_for_all()
+        _spmd = True
+
+
+def _stand_for_all() -> None:
+    jax_devices = all_physical_devices()
+    _platform_devices()[0].stand_for(grid.of(jax_devices, (len(jax_devices),)))
+
+
+def physical_devices() -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+    """What stands behind the xla devices of this process."""
+    return [device.jax_device for device in _platform_devices()]
+
+
+def all_physical_devices() -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+    """What stands behind the xla devices of all processes, in the order of their numbers."""
+    return sorted(physical_devices()[0].client.devices(), key=lambda device: device.id)
+
+
 def devices() -> tuple[Device, ...]:
     """Every xla device of this process, `xla:0` first."""
     start()
-    return _platform_devices()
+    found = _platform_devices()
+    return found[:1] if _spmd else found
+
+
+def of_this_thread() -> tuple[Device, ...]:
+    """The devices that the calling thread works on: all, unless other threads have theirs."""
+    working, rank = team.member()
+    return devices() if working is None else (working.devices[rank],)
 
 
 def get(torch_device: torch.device | str | int | None = None) -> Device:
@@ -234,7 +316,8 @@ def get(torch_device: torch.device | str | int | None = None) -> Device:
         names = "xla:0" if len(found) == 1 else f"xla:0 to xla:{len(found) - 1}"
         raise RuntimeError(
             f"xla:{index} does not exist: this process has {len(found)} xla device{'s' * (len(found) > 1)} ({names})"
-            + (", CPU_NUM_DEVICES=N asks for N of them" if found[0].platform == "cpu" else "")
+            + (", which stands for all (use_spmd)" if _spmd else "")
+            + (", CPU_NUM_DEVICES=N asks for N of them" if found[0].platform == "cpu" and not _spmd else "")
         )
     return found[index]
 

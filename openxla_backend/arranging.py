@@ -50,6 +50,7 @@ class _Arranging:
         for target in (aten.mm.default, aten.addmm.default):
             for node in self.graph.find_nodes(op="call_function", target=target):
                 self._pack_matrix(node)
+        packed.rooms.keep()
 
     def _pack_filters(self, node: torch.fx.Node) -> bool:
         image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args

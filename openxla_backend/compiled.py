@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, config, xla_devices
+from lazy_runtime import compiler, config, disk_cache, xla_devices
 from lazy_runtime.debug import compiling
 from lazy_runtime.experimental import compiling as regions
 
@@ -84,6 +84,19 @@ class CompiledGraph:
                 run = self._programs[key] = self._compile(arguments)
             return run
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether another thread still loads the program that it is prepared with."""
+        run = self._programs.get(())
+        return isinstance(run, DeviceRun) and run.is_loading
+
+    def begin(self, arguments: Sequence[Any]) -> None:
+        """Starts the first call with these arguments, for which the graph is prepared, where that can be done ahead."""
+        run = self._programs.get(())
+        if isinstance(run, DeviceRun):
+            with _disable_current_modes():
+                run.begin(arguments)
+
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
         program = fx.trace(self._gm, arguments, device, self._visible, self._aliases)
@@ -98,15 +111,22 @@ class CompiledGraph:
             for number, argument in enumerate(arguments)
             if isinstance(argument, torch.Tensor) and argument.device.type != "xla"
         ]
-        run = DeviceRun(program, lambda: self._executable(program, None), frozenset(elsewhere), self._updated)
         # else it may be a part of the program that it is in
-        if self._updated is None and not device.deferred and not regions.is_tracing():
-            run.prepare()
+        by_itself = self._updated is None and not (device.deferred or regions.is_tracing() or device.grid is not None)
+        place = compiler.place_of(program.graph, None) if by_itself else compiler.NOT_ASKED
+        run = DeviceRun(program, lambda: self._executable(program, None, place), frozenset(elsewhere), self._updated)
+        if by_itself:
+            run.prepare(is_on_disk=place is not None and place.is_taken())
         return run
 
-    def _executable(self, program: fx.Program, keep_layout: frozenset[int] | None) -> compiler.Executable:
+    def _executable(
+        self,
+        program: fx.Program,
+        keep_layout: frozenset[int] | None,
+        place: disk_cache.Place | None = compiler.NOT_ASKED,
+    ) -> compiler.Executable:
         with origin.named(program):
-            executable = compiler.executable(program.graph, keep_layout)
+            executable = compiler.executable(program.graph, keep_layout, place)
         if executable.is_new:
             compiling.ready(executable, origin.origin(self.region, program))
         return executable

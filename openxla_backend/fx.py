@@ -152,7 +152,7 @@ def trace(
         recorded.position[id(value)] if id(value) in recorded.position else make(Handle(value), spec)  # a constant
         for value, spec in zip(numbered.leaves, numbered.graph.leaves, strict=True)
     )
-    lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.fallible}
+    lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.located}
     recorded_at = tuple(node.line for node in numbered.nodes)
     return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges)
 
@@ -201,7 +201,7 @@ def _interpret(
             if _viewed(node) is not None:
                 recorded.views[node] = ViewCall(node.target, args[1:], kwargs)
             if node.target is aten.as_strided.default:
-                args = (_whole(node.args[0], environment), *args[1:])
+                args, kwargs = _of_whole_memory(_whole(node.args[0], environment), *args, **kwargs), {}
             trace.line = users_line(node)
             with located(node):
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
@@ -239,6 +239,13 @@ def _whole(node: torch.fx.Node, environment: dict[torch.fx.Node, Any]) -> XLATen
     root = environment[_root(node)]
     seen = environment[node]
     return root if isinstance(root, XLATensor) and root.spec.dtype == seen.spec.dtype else seen
+
+
+def _of_whole_memory(
+    whole: XLATensor, seen: XLATensor, size: Any, stride: Any, storage_offset: Any = None
+) -> tuple[Any, ...]:
+    """The arguments of an `as_strided` of `seen` as they are for its whole memory."""
+    return whole, size, stride, seen.spec.offset if storage_offset is None else storage_offset
 
 
 _is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]

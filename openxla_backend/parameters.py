@@ -20,6 +20,7 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
+from lazy_runtime import xla_devices
 from lazy_runtime.experimental import compiling as regions
 from lazy_runtime.tensor import unwrap, values_of
 
@@ -81,15 +82,25 @@ class KeptParameters:
 
         Args:
             arguments: what the graph is being compiled to be called with, where that is known: what depends on the
-                parameters among them is then computed while the rest is compiled.
+                parameters among them is then computed while the rest is compiled, and the first call started while
+                Dynamo builds its guards.
         """
         self._once.prepare(self._once_examples)
-        if len(arguments) == self._number and not self._frozen and not regions.is_tracing():
-            parameters = [arguments[number] for number in self._parameters]
-            if all(map(_has_value_like, parameters, self._once_examples)):
-                with _disable_current_modes():  # Dynamo compiles under its fake mode
-                    self._keep(parameters)
+        known = len(arguments) == self._number and not self._frozen and not regions.is_tracing()
+        parameters = [arguments[number] for number in self._parameters] if known else []
+        known = known and all(map(_has_value_like, parameters, self._once_examples))
+        if known and not self._once.is_loading:
+            self._keep_ahead(parameters)
         self._always.prepare(self._always_examples)
+        if known:
+            kept = self._keep_ahead(parameters)
+            others = [arguments[number] for number in self._others]
+            if all(map(_has_value_like, others, self._always_examples)):
+                self._always.begin(others + kept)
+
+    def _keep_ahead(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        with _disable_current_modes():  # Dynamo compiles under its fake mode
+            return self._keep(parameters)
 
     def _keep(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         """What `once` gives for these parameters."""
@@ -100,7 +111,7 @@ class KeptParameters:
             return kept[1]
         values = [value.owner for value in values_of(parameters)]
         if kept is None or kept[0] != values:
-            kept = self._kept = values, self._once(parameters)
+            kept = self._kept = values, self._once(list(parameters))  # which empties what it is given
         return kept[1]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
@@ -132,6 +143,8 @@ def split(gm: torch.fx.GraphModule, static: frozenset[int], freezing: bool = Fal
     written = {node.args[0] for target in writes for node in graph.find_nodes(op="call_function", target=target)}
     returned = set(graph.output_node().all_input_nodes)
     on = "cpu" if freezing and "xla" not in map(_device_type, placeholders) else "xla"
+    if on == "xla" and xla_devices.is_spmd():  # what is packed cannot lie as its parts do
+        return None
     parameters = {
         node
         for number, node in enumerate(placeholders)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+from pathlib import Path
 
 import torch
 from torch._dynamo import trace_rules
@@ -22,6 +24,7 @@ def register() -> None:
     # would compile as if it were the user's.
     _skip_packages()
     _trace_collectives()
+    _trace_shardings()
     _index_devices()
     count_on_device()
 
@@ -39,6 +42,20 @@ def _trace_collectives() -> None:
 
     for function in collectives.TRACED:
         torch.compiler.allow_in_graph(function)
+
+
+@functools.cache
+def _trace_shardings() -> None:
+    """What shards a tensor within a compiled function is Python code around one operator, and a wrapped module's
+    `forward` is the user's."""
+    package = importlib.util.find_spec("lazy_runtime")
+    assert package is not None
+    assert package.origin is not None
+    root = Path(package.origin).parent
+    for module in ("mesh.py", "xla_sharding.py"):
+        trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
+    wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"
+    trace_rules.get_legacy_mod_inlinelist().add(wrapper.as_posix())
 
 
 @functools.cache

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,3 +36,16 @@ def fresh_process() -> Callable[..., str]:
         return result.stdout
 
     return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty cache on disk, which this process uses for one test."""
+    from lazy_runtime import compiler, disk_cache
+    from lazy_runtime.disk_store import Store
+
+    opened = Store(tmp_path / "cache", 1 << 30)
+    monkeypatch.setattr(disk_cache, "_opened", opened)
+    monkeypatch.setattr(disk_cache, "_is_open", True)
+    yield opened
+    compiler.clear()

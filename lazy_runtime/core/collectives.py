@@ -12,6 +12,7 @@ import torch
 
 from .. import environment
 from .. import runtime as xr
+from ..ops import collectives as operators
 
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 
@@ -44,12 +45,7 @@ def _reduction(name: str, *dtypes: torch.dtype) -> str:
     kinds = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
     if name not in kinds:
         raise ValueError(f"reduce_type: expected one of {', '.join(kinds)}, got {name!r}")
-    for dtype in dtypes:
-        integral = not (dtype.is_floating_point or dtype.is_complex)
-        if (name in (REDUCE_AND, REDUCE_OR) and not integral) or (
-            name in (REDUCE_MIN, REDUCE_MAX) and dtype.is_complex
-        ):
-            raise TypeError(f"reduce_type: there is no {name!r} of {dtype}")
+    operators.require_reduction(name, *dtypes)
     return name
 
 

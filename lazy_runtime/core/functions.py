@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import runtime as xr
+from ..distributed import team
 from . import collectives
 
 __all__ = ["all_gather", "all_reduce", "all_to_all"]
@@ -15,7 +16,7 @@ __all__ = ["all_gather", "all_reduce", "all_to_all"]
 class _AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, reduce_type: str, scale: float, groups: Any) -> Any:
-        ctx.scale, ctx.groups = scale, groups
+        ctx.scale, ctx.groups, ctx.member = scale, groups, team.member()
         ctx.kind = reduce_type
         found: Any = collectives.all_reduce(reduce_type, x, scale, groups)
         if reduce_type in (collectives.REDUCE_MIN, collectives.REDUCE_MAX):
@@ -25,7 +26,8 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        whole: Any = collectives.all_reduce(collectives.REDUCE_SUM, gradient, ctx.scale, ctx.groups)
+        with ctx.member.here():
+            whole: Any = collectives.all_reduce(collectives.REDUCE_SUM, gradient, ctx.scale, ctx.groups)
         if ctx.kind != collectives.REDUCE_SUM:
             x, found = ctx.saved_tensors
             whole = torch.where(x * ctx.scale == found, whole, torch.zeros_like(whole))
@@ -47,13 +49,14 @@ def all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups
 class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
-        ctx.dim = dim
+        ctx.dim, ctx.member = dim, team.member()
         return collectives.all_gather(x, dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        count = xr.world_size()
-        return collectives.reduce_scatter(collectives.REDUCE_SUM, gradients[0], 1.0, ctx.dim, count), None
+        with ctx.member.here():
+            count = xr.world_size()
+            return collectives.reduce_scatter(collectives.REDUCE_SUM, gradients[0], 1.0, ctx.dim, count), None
 
 
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -64,12 +67,13 @@ def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
 class _AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, split: int, concat: int, count: int, groups: Any) -> torch.Tensor:
-        ctx.arguments = concat, split, count, groups
+        ctx.arguments, ctx.member = (concat, split, count, groups), team.member()
         return collectives.all_to_all(x, split, concat, count, groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return collectives.all_to_all(gradients[0], *ctx.arguments), None, None, None, None
+        with ctx.member.here():
+            return collectives.all_to_all(gradients[0], *ctx.arguments), None, None, None, None
 
 
 def all_to_all(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from .. import _api, closures, rng
+from .. import _api, closures, rng, whole_files
 from .. import runtime as xr
-from .arena import ToXlaTensorArena, to_cpu, to_device
+from .arena import ToXlaTensorArena, require_spmd, to_cpu, to_device
 from .collectives import (
     REDUCE_AND,
     REDUCE_MAX,
@@ -291,24 +292,35 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 def send_cpu_data_to_device(data: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
     """`data` with the CPU tensors in it on `device`.
 
+    Args:
+        input_sharding: see `ParallelLoader`.
+
     Raises:
-        NotImplementedError: there is an `input_sharding`.
+        RuntimeError: there is an `input_sharding`, and `runtime.use_spmd()` has not been called.
     """
-    if input_sharding is not None:
-        raise NotImplementedError("input_sharding: sharding over several devices is not supported yet")
-    return to_device(data, _find(device).torch_device)
+    require_spmd(input_sharding)
+    return to_device(data, _find(device).torch_device, input_sharding)
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """`torch.save` of the data with its tensors on the CPU, so that any torch can load it.
+    """`torch.save` of the data with its tensors on the CPU, so that any torch can load it. A file of that path is
+    replaced when all is written, so that a kill leaves what was there before, or a whole one.
 
     Args:
-        master_only: only the first replica of each host writes.
+        master_only: only the first replica of each host writes (with `use_spmd`, its first process).
         global_master: with `master_only`, only the first of all.
     """
+    from ..distributed import job
+
     cpu = to_cpu(data)
-    if not master_only or is_master_ordinal(local=not global_master):
+    here = job.place()
+    if master_only and (here.rank if global_master else here.local_rank) != 0:
+        return
+    if not isinstance(file_or_path, str | os.PathLike):
         torch.save(cpu, file_or_path)
+        return
+    with whole_files.replacing(file_or_path) as path:
+        torch.save(cpu, path)
 
 
 def fork_rng(device: _Device = None, enabled: bool = True) -> Any:

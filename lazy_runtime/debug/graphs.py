@@ -105,11 +105,14 @@ def scopes(nodes: Sequence[Node]) -> list[str]:
 
 
 def _lowered(numbered: Numbered) -> jax.stages.Lowered:
-    from .. import compiler, lower
+    from .. import compiler, lower, sharding
 
+    graph = numbered.graph
+    if graph.device.grid is not None and all(value.array is not None for value in numbered.leaves):
+        graph = sharding.place(graph, numbered.leaves, numbered.live)
     lower.thread.scopes = scopes(numbered.nodes) if lines.keep_stacks else ()
     try:
-        return compiler.lowered(numbered.graph)
+        return compiler.lowered(graph)
     finally:
         lower.thread.scopes = ()
 

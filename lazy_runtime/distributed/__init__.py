@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from .._on_demand import submodules
 
-__getattr__ = submodules(__name__, "data_parallel", "parallel_loader", "xla_backend", "xla_multiprocessing")
+__getattr__ = submodules(__name__, "data_parallel", "parallel_loader", "spmd", "xla_backend", "xla_multiprocessing")

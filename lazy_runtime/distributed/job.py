@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,14 +20,15 @@ import numpy as np
 import torch.distributed
 
 from .. import environment
+from . import agreement, ending, ports, team, watch
+from .team import AXIS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-dist: Any = torch.distributed
+    from ..xla_devices import Device
 
-#: The mesh axis over the ranks of a job, one device of each.
-AXIS = "rank"
+dist: Any = torch.distributed
 
 _SIGNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -51,8 +51,17 @@ class Place(NamedTuple):
 ALONE = Place()
 
 
-@functools.cache
 def place() -> Place:
+    """The calling thread's place: that of its process, or, where threads are ranks, its own among them."""
+    found, rank = team.member()
+    if found is None:
+        return process_place()
+    size = len(found.devices)
+    return Place(rank, size, rank, size)
+
+
+@functools.cache
+def process_place() -> Place:
     """What the environment says of this process, when that is first asked for.
 
     Raises:
@@ -79,9 +88,13 @@ def _number(name: str, default: int | None = None) -> int:
 
 @functools.cache
 def store() -> torch.distributed.Store:  # pyright: ignore[reportPrivateImportUsage]
-    """Where the ranks leave each other notes: the one that torch's `env://` finds."""
-    found, _, _ = next(dist.rendezvous("env://", timeout=_timeout()))
-    return dist.PrefixStore("openxla", found)
+    """Where the ranks leave each other notes: the one that torch's `env://` finds.
+
+    Raises:
+        RuntimeError: this rank has to hold it, and another process keeps its port.
+    """
+    found, _, _ = ports.retried(lambda: next(dist.rendezvous("env://", timeout=_timeout())), "MASTER_PORT")
+    return dist.PrefixStore(agreement.PREFIX, found)
 
 
 def _timeout() -> datetime.timedelta:
@@ -94,15 +107,20 @@ def join() -> None:
     Raises:
         RuntimeError: jax has a client already, or the others did not come in time.
     """
-    here = place()
+    here = process_place()
     if here.size == 1 or _joined():
         return
+    ending.with_launcher()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would keep a process alive that is to end
     if here.rank == 0:
         _host_coordinator(here)
     else:
         _initialize(store().get("coordinator").decode(), here)
+    watch.start(here.rank, store())
+    from .. import dispatch
+
+    dispatch.use_special_numbers(True)  # which means other ones within a job
 
 
 def _joined() -> bool:
@@ -115,6 +133,7 @@ def _initialize(address: str, here: Place) -> None:
         address,
         here.size,
         here.rank,
+        local_device_ids=[here.local_rank] if here.local_size > 1 else None,  # of a host's GPUs each rank has one
         cluster_detection_method="deactivate",
         initialization_timeout=seconds,
         heartbeat_timeout_seconds=seconds,
@@ -123,46 +142,43 @@ def _initialize(address: str, here: Place) -> None:
 
 
 def _host_coordinator(here: Place) -> None:
-    """Starts jax's coordinator in this process, and tells the others where once it listens; a port that somebody else
-    has taken meanwhile is replaced by another one."""
+    """Starts jax's coordinator in this process, and tells the others where once it listens."""
     host = os.environ["MASTER_ADDR"]
-    for attempt in range(5):
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = free.getsockname()[1]
-        failed: list[BaseException] = []
+    failed: list[BaseException] = []
+    with ports.reserved() as port:
 
-        def start(address: str = f"{host}:{port}", failed: list[BaseException] = failed) -> None:
+        def start() -> None:
             try:
-                _initialize(address, here)  # returns when all have come
+                _initialize(f"{host}:{port}", here)  # returns when all have come
             except BaseException as error:
                 failed.append(error)
 
         thread = threading.Thread(target=start, daemon=True)
         thread.start()
-        if _listens(host, port, thread):
+        if ports.listens(host, port, thread.is_alive):
             store().set("coordinator", f"{host}:{port}")
-        thread.join()
-        if not failed:
-            return
-        if "in use" not in str(failed[0]) or attempt == 4:
-            raise failed[0]
+    thread.join()
+    if failed:
+        raise failed[0]
 
 
-def _listens(host: str, port: int, while_alive: threading.Thread) -> bool:
-    while while_alive.is_alive():
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex((host, port)) == 0:
-                while_alive.join(0.1)  # if somebody else has the port, ours is about to say so
-                return while_alive.is_alive()
-        time.sleep(0.01)
-    return False
+def members(ranks: Sequence[int]) -> list[int]:
+    """The ranks of a group as the operators take them (`ops/collectives.py`): none for all of the job's."""
+    return [] if list(ranks) == list(range(place().size)) else list(ranks)
+
+
+def sharding(device: Device) -> jax.sharding.NamedSharding:
+    """Of arrays of which each rank has one of its own: to jax, copies of one array on a device of each rank.
+
+    Args:
+        device: this rank's.
+    """
+    return device.team.sharding if device.team is not None else _of_processes(device.platform)
 
 
 @functools.cache
-def sharding(platform: str) -> jax.sharding.NamedSharding:
-    """Of arrays of which each rank has one of its own: to jax, copies of one array on the first device of each rank.
+def _of_processes(platform: str) -> jax.sharding.NamedSharding:
+    """The sharding over the first device of each process.
 
     XLA compiles what ranks compute together as the program of any one of them (`jax.shard_map`), so it takes no two
     buffers to be equal.
@@ -174,10 +190,16 @@ def sharding(platform: str) -> jax.sharding.NamedSharding:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
+def ranks(device: Device) -> list[int]:
+    """Those that run programs with collectives together with this process, whose device it is."""
+    devices: Any = sharding(device).mesh.devices
+    return [each.process_index for each in devices.flat]
+
+
 def together(array: jax.Array) -> jax.Array:
     """An array on this rank's device as its part of what all ranks compute with."""
     (device,) = array.devices()
-    return jax.make_array_from_single_device_arrays(array.shape, sharding(device.platform), [array])
+    return jax.make_array_from_single_device_arrays(array.shape, _of_processes(device.platform), [array])
 
 
 def own(array: jax.Array) -> jax.Array:
@@ -194,6 +216,7 @@ def exchange(tag: str, payload: bytes, ranks: Sequence[int] = ()) -> list[bytes]
 
     Raises:
         RuntimeError: some did not come in time: it says which.
+        NotImplementedError: the ranks are threads, and some of them are to meet.
     """
     here = place()
     members = list(ranks) or list(range(here.size))
@@ -201,6 +224,11 @@ def exchange(tag: str, payload: bytes, ranks: Sequence[int] = ()) -> list[bytes]
         raise ValueError(f"rank {here.rank} is at {tag!r}, where only the ranks {members} are to meet")
     if len(members) == 1:
         return [payload]
+    threads, _ = team.member()
+    if threads is not None:
+        if members != list(range(here.size)):
+            raise NotImplementedError(f"the threads of DataParallel meet all together, not only {members}")
+        return threads.exchange(here.rank, tag, payload)
     key = f"exchange/{tag}/{','.join(map(str, members))}"
     turn = _turns[key] = _turns.get(key, 0) + 1
     notes: Any = store()  # whose `set` takes bytes too

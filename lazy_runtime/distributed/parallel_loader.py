@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -50,14 +51,22 @@ def _read(loader: Iterable[Any], lanes: Sequence[_Lane], stop: _Stop) -> None:
     """Deals the batches to the devices in turn; a last round that is not complete is left out."""
     try:
         batches: list[Any] = []
+        dealt = False
         for batch in loader:
             batches.append(batch)
             if len(batches) == len(lanes):
                 for lane, each in zip(lanes, batches, strict=True):
                     lane.read.put(each)
-                batches = []
+                batches, dealt = [], True
             if stop.requested:
                 break
+        if batches and not dealt:
+            warnings.warn(
+                f"ParallelLoader: the loader has given {len(batches)} batches for {len(lanes)} devices, which all get "
+                "the same number: none. Make the batches smaller",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     except BaseException as error:
         for lane in lanes:
             lane.read.put(_Failure(error))
@@ -66,11 +75,11 @@ def _read(loader: Iterable[Any], lanes: Sequence[_Lane], stop: _Stop) -> None:
             lane.read.close_write()
 
 
-def _move(lane: _Lane) -> None:
+def _move(lane: _Lane, input_sharding: Any) -> None:
     try:
         while (batch := lane.read.get()) is not None:
             if not isinstance(batch, _Failure):
-                batch = arena.to_device(batch, lane.device)
+                batch = arena.to_device(batch, lane.device, input_sharding)
             if not lane.moved.put(batch):
                 break
     except BaseException as error:
@@ -105,6 +114,12 @@ class ParallelLoader:
         device_prefetch_size: how many batches are moved ahead, of each device.
         host_to_device_transfer_threads: how many threads move them, of each device. With more than one, batches may
             overtake each other.
+        input_sharding: how the batches lie on the devices that one xla device stands for: a `spmd.ShardingSpec` for
+            the tensors of as many dimensions, or a dictionary with one for each key of the batches. Tensors go
+            straight to the devices that have their parts.
+
+    Raises:
+        RuntimeError: there is an `input_sharding`, and `runtime.use_spmd()` has not been called.
     """
 
     def __init__(
@@ -118,8 +133,7 @@ class ParallelLoader:
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
     ):
-        if input_sharding is not None:
-            raise NotImplementedError("input_sharding: sharding over several devices is not supported yet")
+        arena.require_spmd(input_sharding)
         for name, value in (
             ("batches_per_execution", batches_per_execution),
             ("loader_prefetch_size", loader_prefetch_size),
@@ -134,12 +148,15 @@ class ParallelLoader:
         self._lanes = {lane.device: lane for lane in lanes}
         if len(self._lanes) < len(lanes) or not lanes:
             raise ValueError(f"devices must be one or more different devices, got {list(map(str, devices))}")
+        self._ended: set[torch.device] = set()
         stop = _Stop()
         threads = [threading.Thread(target=_read, args=(cpu_loader, lanes, stop), name="xla-loader", daemon=True)]
         for lane in lanes:
             lane.movers = host_to_device_transfer_threads
             for _ in range(host_to_device_transfer_threads):
-                threads.append(threading.Thread(target=_move, args=(lane,), name="xla-transfer", daemon=True))
+                threads.append(
+                    threading.Thread(target=_move, args=(lane, input_sharding), name="xla-transfer", daemon=True)
+                )
         self._finalizer = weakref.finalize(self, _close, lanes, threads, stop)
         for thread in threads:
             thread.start()
@@ -168,6 +185,12 @@ class ParallelLoader:
             raise item.error
         return item
 
+    def end(self, device: torch.device) -> None:
+        """The device has had its last batch. Others may still have some."""
+        self._ended.add(device)
+        if len(self._ended) == len(self._lanes):
+            self.close()
+
     def close(self) -> None:
         """Ends the threads; a batch that is asked for afterwards is the end of the data."""
         self._finalizer()
@@ -193,7 +216,7 @@ class PerDeviceLoader(Iterator):
         if item is None:
             if self._batches:
                 self._end_step()
-            self.close()
+            self._loader.end(self._device)
             raise StopIteration
         self._batches += 1
         return item
@@ -204,7 +227,7 @@ class PerDeviceLoader(Iterator):
         """Executes what is pending, unless the end of a `StepTrace` has just done so: a step has one end."""
         from .. import xla_devices
 
-        if not _take_mark() or any(device.pending for device in xla_devices.devices()):
+        if not _take_mark() or any(device.pending for device in xla_devices.of_this_thread()):
             _api.sync()
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Every collective is recorded in the pending graph, like `xm`'s, and done as far as `torch.distributed` can see: what
 reads a result waits for it. So asynchronous forms return work that is complete, and a training step with its reductions
-is one program.
+is one program. `send` and `recv` are in `point_to_point.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch.distributed
 
-from . import job
+from ..ops import collectives as operators
+from . import device_mesh, fully_sharded, job, point_to_point
 
 _dist: Any = torch.distributed
 _c10d: Any = importlib.import_module("torch._C._distributed_c10d")
@@ -43,7 +44,7 @@ def register() -> None:
     """Makes the backend `xla`, and the init method `xla://`, known to `torch.distributed`. Idempotent."""
     if "xla" in _dist.Backend.backend_list:
         return
-    _dist.Backend.register_backend("xla", _create, devices=["xla"])
+    _dist.Backend.register_backend("xla", _create, extended_api=True, devices=["xla"])
     _dist.register_rendezvous_handler("xla", _rendezvous)
 
 
@@ -62,11 +63,23 @@ def _rendezvous(url: str, timeout: datetime.timedelta | None = None, **_: Any) -
     yield _dist.PrefixStore("torch.distributed", job.store()), here.rank, here.size
 
 
-def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> ProcessGroupXla:
+def _create(options: Any, _: Any) -> ProcessGroupXla:
     from .. import xla_devices
 
+    if xla_devices.is_spmd() and job.process_place().size > 1:
+        raise NotImplementedError(
+            'init_process_group("xla") after use_spmd: XLA reduces over the devices of all processes by itself, and a '
+            'process is no rank. For data on the hosts, init_process_group("gloo", init_method="xla://")'
+        )
     xla_devices.start()
-    return ProcessGroupXla(store, rank, size)
+    point_to_point.register()
+    device_mesh.use_process_groups()
+    fully_sharded.register()
+    size = options.group_size
+    ranks = options.global_ranks_in_group or range(size)  # torch names none for the default group
+    if not options.global_ranks_in_group and size != job.place().size:
+        raise ValueError(f"init_process_group: world_size is {size}, but the job has {job.place().size} ranks")
+    return ProcessGroupXla(options.group_rank, list(ranks))
 
 
 def _done(result: Any) -> Any:
@@ -76,20 +89,17 @@ def _done(result: Any) -> Any:
 
 
 class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
-    """All ranks of a job.
+    """Some ranks of a job, or all.
 
-    Raises:
-        NotImplementedError: the group has some of the job's ranks only.
+    Args:
+        rank: this one's number among them.
+        ranks: theirs in the job.
     """
 
-    def __init__(self, store: Any, rank: int, size: int):
-        super().__init__(rank, size)
-        if size != job.place().size:
-            raise NotImplementedError(
-                f"a process group of {size} of the job's {job.place().size} ranks: on xla, groups of all ranks are "
-                "supported so far"
-            )
-
+    def __init__(self, rank: int, ranks: list[int]):
+        super().__init__(rank, len(ranks))
+        self._ranks = ranks
+        self._members = job.members(ranks)
         self._name = self._description = ""
 
     def getBackendName(self) -> str:
@@ -130,22 +140,10 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
 
     def _reduced(self, tensors: Sequence[torch.Tensor], operation: Any) -> list[torch.Tensor]:
         kind, scale = self._reduction(operation, tensors)
-        return _ops.all_reduce(list(tensors), kind, scale, [], self.size())
+        return _ops.all_reduce(list(tensors), kind, scale, self._members, self.size())
 
     def _reduction(self, operation: Any, tensors: Sequence[torch.Tensor]) -> tuple[str, float]:
-        operation = getattr(operation, "op", operation)
-        kind = _KINDS.get(operation)
-        if kind is None:
-            raise NotImplementedError(f"the reduction {operation} over xla tensors")
-        for tensor in tensors:
-            integral = not (tensor.is_floating_point() or tensor.is_complex())
-            if operation == _dist.ReduceOp.AVG and integral:
-                raise TypeError(f"ReduceOp.AVG of {tensor.dtype}: an average is no integer")
-            if kind in ("and", "or", "xor") and not integral:
-                raise TypeError(f"{operation} of {tensor.dtype}: bits of integers alone can be combined")
-            if kind in ("min", "max") and tensor.is_complex():
-                raise TypeError(f"{operation} of {tensor.dtype}: complex numbers have no order")
-        return kind, 1.0 / self.size() if operation == _dist.ReduceOp.AVG else 1.0
+        return operators.reduction_of_torch(getattr(operation, "op", operation).name, self.size(), tensors)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         operation = getattr(opts, "reduceOp", _dist.ReduceOp.SUM)
@@ -171,17 +169,19 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
 
     def _scattered(self, whole: torch.Tensor, operation: Any) -> torch.Tensor:
         kind, scale = self._reduction(operation, [whole])
-        return _ops.reduce_scatter(whole, kind, scale, 0, [], self.size())
+        return _ops.reduce_scatter(whole, kind, scale, 0, self._members, self.size())
 
     # ---- what moves tensors
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         """See torch."""
-        return _done(_write(tensors, _ops.collective_broadcast(list(tensors), opts.rootRank, [], self.size())))
+        return _done(
+            _write(tensors, _ops.collective_broadcast(list(tensors), opts.rootRank, self._members, self.size()))
+        )
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         """The ranks' tensors along a new first dimension."""
-        return _ops.all_gather(tensor.unsqueeze(0), 0, [], self.size())
+        return _ops.all_gather(tensor.unsqueeze(0), 0, self._members, self.size())
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         """See torch."""
@@ -221,7 +221,7 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
         """See torch."""
         for number, output in enumerate(outputs):
             mine = inputs[number] if self.rank() == opts.rootRank else [output] * self.size()
-            (sent,) = _ops.collective_broadcast([torch.stack(mine)], opts.rootRank, [], self.size())
+            (sent,) = _ops.collective_broadcast([torch.stack(mine)], opts.rootRank, self._members, self.size())
             output.copy_(sent[self.rank()])
         return _done(outputs)
 
@@ -233,26 +233,29 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
         input_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        """See torch.
-
-        Raises:
-            NotImplementedError: the parts are of several sizes.
-        """
-        if len({*output_splits, *input_splits}) > 1:
-            raise NotImplementedError(
-                f"all_to_all_single with parts of several sizes on xla: {output_splits} from {input_splits}"
+        """See torch."""
+        if output_splits or input_splits:
+            found = _ops.all_to_all_parts(
+                input,
+                output_splits or self._equal_parts(output),
+                input_splits or self._equal_parts(input),
+                self._members,
+                self.rank(),
             )
-        return _done(_write([output], [_ops.all_to_all(input, 0, 0, [], self.size()).view(output.shape)]))
+        else:
+            found = _ops.all_to_all(input, 0, 0, self._members, self.size())
+        return _done(_write([output], [found.view(output.shape)]))
+
+    def _equal_parts(self, tensor: torch.Tensor) -> list[int]:
+        return [tensor.shape[0] // self.size()] * self.size()
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        """See torch.
-
-        Raises:
-            NotImplementedError: the parts are of several sizes.
-        """
-        if len({tensor.shape for tensor in (*outputs, *inputs)}) > 1:
-            raise NotImplementedError("all_to_all with parts of several sizes on xla")
-        return _done(_write(outputs, _ops.all_to_all(torch.stack(inputs), 0, 0, [], self.size()).unbind()))
+        """See torch."""
+        flat = torch.cat([_on_xla(x).reshape(-1) for x in inputs])
+        sizes = [x.numel() for x in outputs]
+        found = _ops.all_to_all_parts(flat, sizes, [x.numel() for x in inputs], self._members, self.rank())
+        parts = [part.view(x.shape) for part, x in zip(found.split(sizes), outputs, strict=True)]
+        return _done(_write(outputs, parts))
 
     # torch 2.13's names of what 2.12 calls by those above
     all_gather_single = _allgather_base
@@ -261,25 +264,33 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
 
+    def send(self, tensors: list[torch.Tensor], target: int, tag: int) -> Any:
+        """See torch."""
+        return self._begin(tensors, self.rank(), target, tag)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        """See torch."""
+        return self._begin(tensors, source, self.rank(), tag, is_received=True)
+
+    def _begin(self, tensors: list[torch.Tensor], source: int, target: int, tag: int, is_received: bool = False) -> Any:
+        (tensor,) = tensors
+        ranks = self._ranks[source], self._ranks[target]
+        return point_to_point.begin(point_to_point.Message(*ranks, tag, tensor, is_received, _ops.transfer))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        """
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("recv from any rank on xla: both ranks of a message record it, so name the source")
+
     def barrier(self, opts: Any = None) -> Any:
         """Executes what is pending, and returns when all ranks have done so."""
         from .. import _api
 
         _api.sync(wait=True)
-        job.exchange("barrier", b"")
+        job.exchange("barrier", b"", self._ranks)
         return _done(None)
-
-
-_KINDS = {
-    _dist.ReduceOp.SUM: "sum",
-    _dist.ReduceOp.AVG: "sum",
-    _dist.ReduceOp.PRODUCT: "mul",
-    _dist.ReduceOp.MIN: "min",
-    _dist.ReduceOp.MAX: "max",
-    _dist.ReduceOp.BAND: "and",
-    _dist.ReduceOp.BOR: "or",
-    _dist.ReduceOp.BXOR: "xor",
-}
 
 
 def _write(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

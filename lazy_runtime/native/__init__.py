@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-and the ATen bridge."""
+kernels for sparse tensors, and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -52,6 +52,16 @@ def writes() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("writes", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def sparse() -> ctypes.CDLL:
+    """The library of the kernels for sparse tensors.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("sparse", importlib.metadata.version("torch"))
 
 
 @functools.cache

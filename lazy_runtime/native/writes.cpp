@@ -10,12 +10,11 @@
 //
 // One boxed kernel for autograd's key serves them all and calls autograd's own.
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_propagate_xla_data.h>
-#include <c10/core/Contiguity.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
 
@@ -23,11 +22,14 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "refusals.h"
+#include "shared_memory.h"
+#include "sparse_refusal.h"
 
 // Python.h declares them; the symbols are those of the process.
 extern "C" {
@@ -40,69 +42,6 @@ void Py_DecRef(void*);
 
 namespace {
 
-namespace functional = at::functionalization::impl;
-using at::Tensor;
-using at::functionalization::FunctionalStorageImpl;
-
-FunctionalStorageImpl* memory_of(const Tensor& tensor) {
-  return static_cast<FunctionalStorageImpl*>(tensor.storage().unsafeGetStorageImpl());
-}
-
-bool is_ours(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_xla() && functional::isFunctionalTensor(tensor);
-}
-
-// Of the value in a functional wrapper: `storage_offset()` gives the wrapper's own, which a view does not set.
-int64_t offset_of(const Tensor& tensor) {
-  return tensor.sym_storage_offset().expect_int();
-}
-
-// A tensor over all of the memory that `tensor` shows a part of; it is a view of nothing.
-Tensor root_of(const Tensor& tensor) {
-  functional::sync(tensor);
-  if (functional::isBaseTensor(tensor)) return tensor;
-  Tensor whole = functional::to_functional_tensor(memory_of(tensor)->base());
-  whole.unsafeGetTensorImpl()->set_storage_keep_dtype(tensor.storage());
-  functional::sync(whole);
-  return whole;
-}
-
-// How many bytes it holds. What the storage itself says misses that `out=` has resized its first tensor.
-int64_t memory_size(const Tensor& tensor) {
-  const Tensor& root = (functional::sync(tensor), memory_of(tensor)->base());
-  const auto size = static_cast<size_t>(root.element_size()), offset = static_cast<size_t>(root.storage_offset());
-  return static_cast<int64_t>(at::detail::computeStorageNbytes(root.sizes(), root.strides(), size, offset));
-}
-
-// The memory of `tensor`, seen with these sizes and strides (in elements of `dtype`), outside of autograd's books.
-Tensor of_root(
-    const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t held = memory_size(tensor) / itemsize;
-  int64_t end = offset + 1;
-  for (size_t dim = 0; dim < size.size(); ++dim) end = size[dim] == 0 ? 0 : end + (size[dim] - 1) * stride[dim];
-  if (end > held && std::find(size.begin(), size.end(), 0) == size.end()) {
-    at::empty({held}, at::dtype(dtype)).as_strided(size, stride, offset);  // raises
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  Tensor whole = root_of(tensor);
-  if (whole.scalar_type() != dtype) {
-    whole = whole.as_strided({held * itemsize / static_cast<int64_t>(whole.element_size())}, {1}, 0).view(dtype);
-  }
-  return whole.as_strided(size, stride, offset);
-}
-
-// All of a storage of xla's, flat, for AOTAutograd, which puts what it has taken apart together again over the storage.
-Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
-  auto* memory = dynamic_cast<FunctionalStorageImpl*>(storage.unsafeGetStorageImpl());
-  TORCH_CHECK_NOT_IMPLEMENTED(memory != nullptr, "an xla tensor cannot take the storage of a tensor on another device");
-  memory->apply_updates();
-  Tensor whole = functional::to_functional_tensor(memory->base());
-  whole.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
-  functional::sync(whole);
-  return of_root(whole, dtype, {memory_size(whole) / static_cast<int64_t>(c10::elementSize(dtype))}, {1}, 0);
-}
-
 // Makes a tensor a view of its root, by its strides alone, if a write could not go back through its views: torch's inverse
 // of `unfold` forgets what no window shows, that of `expand` adds a difference to what is there, and that of `view` with
 // another dtype needs the strides of the view, which an operator's result may not have. So does that of `view` if a
@@ -112,11 +51,9 @@ void reroot_if(const Tensor& tensor, bool other_strides) {
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
   const bool is_transposed = other_strides && !views.empty() && !tensor.is_contiguous();
   const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [&](const auto& view) {
-    const auto& meta = *view;
-    const std::string_view name = typeid(meta).name();
-    return name.find("unfold_ViewMeta") != name.npos || name.find("expand_ViewMeta") != name.npos ||
-        name.find("view_dtype_ViewMeta") != name.npos ||
-        (name.find("as_strided_ViewMeta") != name.npos && &view != &views.back());
+    return is_view_by(view, "unfold_ViewMeta") || is_view_by(view, "expand_ViewMeta") ||
+        is_view_by(view, "view_dtype_ViewMeta") ||
+        (is_view_by(view, "as_strided_ViewMeta") && &view != &views.back());
   });
   if (!needed) return;
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
@@ -149,9 +86,7 @@ bool is_alone(const Tensor& tensor) {
   // A parameter is what `detach` gave of the tensor that it was made of.
   const auto& views = wrapper->view_metas();
   const bool shows_all = std::all_of(views.begin(), views.end(), [](const auto& view) {
-    const auto& meta = *view;
-    const std::string_view name = typeid(meta).name();
-    return name.find("detach_ViewMeta") != name.npos || name.find("alias_ViewMeta") != name.npos;
+    return is_view_by(view, "detach_ViewMeta") || is_view_by(view, "alias_ViewMeta");
   });
   if (!shows_all) return false;
   const Tensor &value = wrapper->value(), &root = memory_of(tensor)->base();
@@ -222,83 +157,6 @@ struct Target {
   }
 };
 
-bool is_expanded(const Tensor& tensor) {
-  if (tensor.numel() == 0) return false;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
-  }
-  return false;
-}
-
-bool is_dense(const Tensor& tensor) {
-  return c10::_compute_non_overlapping_and_dense<int64_t>(tensor.sizes(), tensor.strides());
-}
-
-// What torch can tell of tensors of one memory (aten/src/ATen/MemoryOverlap.cpp, which looks at addresses): none of their
-// elements is shared, or it cannot say; some are; each with its own.
-enum class Overlap { none, partial, full };
-
-Overlap overlap(const Tensor& x, const Tensor& y) {
-  if (x.is_same(y)) return Overlap::full;
-  if (x.numel() == 0 || y.numel() == 0 || !is_dense(x) || !is_dense(y)) return Overlap::none;
-  const int64_t x_first = offset_of(x) * x.element_size(), x_end = x_first + x.numel() * x.element_size();
-  const int64_t y_first = offset_of(y) * y.element_size(), y_end = y_first + y.numel() * y.element_size();
-  if (x_first == y_first && x_end == y_end) return x.strides() == y.strides() ? Overlap::full : Overlap::partial;
-  return x_first < y_end && y_first < x_end ? Overlap::partial : Overlap::none;
-}
-
-// The name without `aten::` and the underscore of an in-place form.
-std::string_view stem(const c10::OperatorHandle& op) {
-  std::string_view name = op.operator_name().name;
-  name.remove_prefix(std::string_view("aten::").size());
-  if (name.back() == '_') name.remove_suffix(1);
-  return name;
-}
-
-// Those whose kernels read elsewhere than where they write, and so refuse an operand in the very place of the result too
-// (at::assert_no_overlap).
-bool reads_elsewhere(const c10::OperatorHandle& op) {
-  static const std::unordered_set<std::string_view> names = {
-      "_index_put_impl", "cat", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_select",
-      "kthvalue", "masked_select", "nonzero", "put", "scatter", "scatter_add", "scatter_reduce", "take"};
-  return names.count(stem(op)) != 0;
-}
-
-// A tensor among an operator's arguments.
-struct Operand {
-  Tensor tensor;
-  FunctionalStorageImpl* memory;
-  int64_t place;  // in a list, whose tensors meet those of other lists in the same place; -1 outside of one
-  bool written;
-
-  bool meets(const Operand& other) const {
-    return memory == other.memory && (place == other.place || place < 0 || other.place < 0);
-  }
-};
-
-// Whether both show the same elements of one memory in the same way.
-bool is_same_data(const Operand& x, const Operand& y) {
-  return x.memory == y.memory && x.tensor.scalar_type() == y.tensor.scalar_type() &&
-      x.tensor.sizes() == y.tensor.sizes() && x.tensor.strides() == y.tensor.strides() &&
-      offset_of(x.tensor) == offset_of(y.tensor);
-}
-
-void refuse_overlap(
-    const Operand& target, const std::vector<Operand>& operands, bool takes_expanded, bool takes_same_place) {
-  TORCH_CHECK(
-      takes_expanded || !is_expanded(target.tensor),
-      "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-      "Please clone() the tensor before performing the operation.");
-  for (const Operand& operand : operands) {
-    if (!target.meets(operand)) continue;
-    const Overlap found = overlap(target.tensor, operand.tensor);
-    TORCH_CHECK(
-        found == Overlap::none || (found == Overlap::full && (takes_same_place || operand.written)),
-        "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
-        "location. Please clone() the tensor before performing the operation.");
-  }
-}
-
 // One element of each group that shares a place. A view of the root: written through the expanded one, the others of the
 // group would put the old value back.
 Tensor narrowed(const Tensor& tensor) {
@@ -333,110 +191,64 @@ class PythonError {
   void *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// Functionalization first runs an operator on meta tensors, whose kernels word many errors in their own way. Raises what
-// the CPU's kernel says instead, if that says anything.
-void raise_as_on_cpu(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
-  constexpr int64_t affordable = 1 << 24;  // elements: a kernel that finds nothing wrong runs
-  const auto stand_in = [](const Tensor& tensor) {
+// Gives the tensors of `out=` the sizes that the operator's results will have, where one shares its memory with other
+// tensors: functionalization exchanges all of a tensor's memory instead, which a view cannot have and other views would not
+// survive. Returns whether sizes have changed, of which torch has warned then.
+bool resize_shared(const c10::OperatorHandle& op, const std::vector<Tensor>& outs, std::vector<c10::IValue> values) {
+  const auto is_shared = [](const Tensor& out) { return functional::sync(out), !is_alone(out); };
+  if (std::none_of(outs.begin(), outs.end(), is_shared)) return false;
+  std::vector<Tensor> results(outs.size());
+  const auto stand_in = [&](const Tensor& tensor) {
     if (!is_ours(tensor)) return tensor;
-    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU)).zero_();
-  };
-  for (c10::IValue& value : values) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined() && value.toTensor().numel() > affordable) return;
-      value = stand_in(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      return;
+    Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    for (size_t i = 0; i < outs.size(); ++i) {
+      if (outs[i].is_same(tensor)) results[i] = meta;
     }
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  op.callBoxed(values);
-}
-
-// Calls the CPU's kernel on tensors of the same dtypes.
-void call_without_elements(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
-  const auto stand_in = [](const Tensor& tensor) {
-    if (!is_ours(tensor)) return tensor;
-    return at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
+    return meta;
   };
-  for (c10::IValue& value : values) {
-    if (value.isTensor()) {
-      value = stand_in(value.toTensor());
-    } else if (value.isTensorList()) {
-      std::vector<Tensor> tensors = value.toTensorVector();
-      std::transform(tensors.begin(), tensors.end(), tensors.begin(), stand_in);
-      value = tensors;
-    }
-  }
-  at::AutoDispatchBelowADInplaceOrView below;
-  op.callBoxed(values);
-}
-
-// Autograd takes no `out=` of operands with gradients, and says so before any kernel looks at where the result goes. Raises
-// that, as the CPU's tensors get it.
-void refuse_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
-  for (c10::IValue& value : values) {
-    if (!value.isTensor() || !is_ours(value.toTensor())) continue;
-    const Tensor& tensor = value.toTensor();
-    const bool requires_grad = tensor.requires_grad();
-    value = at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
-    value.toTensor().set_requires_grad(requires_grad);
-  }
+  replace_tensors(values, stand_in);
   try {
+    at::AutoDispatchBelowADInplaceOrView below;
     op.callBoxed(values);
-  } catch (const c10::Error& error) {
-    if (error.msg().find("automatic differentiation") != std::string::npos) throw;
+  } catch (...) {  // the operator itself will say it
+    const PythonError dropped;
+    return false;
+  }
+  bool changed = false;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (results[i].sizes() == outs[i].sizes()) continue;
+    outs[i].resize_(results[i].sizes());
+    changed = true;
+  }
+  return changed;
+}
+
+// Gives a tensor other strides; on xla they are only its look.
+void set_strides(const Tensor& tensor, at::IntArrayRef strides) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  const Tensor& root = memory_of(tensor)->base();
+  Tensor look;
+  {
+    at::AutoDispatchSkipFunctionalize skip;
+    look = at::empty_strided(root.sizes(), strides, root.options());
+  }
+  at::_propagate_xla_data(look, root);
+  if (!root.is_same(functional::from_functional_tensor(tensor))) {
+    functional::unsafeGetFunctionalWrapper(tensor)->regenerate_from_base();
   }
 }
 
-// Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
-// bools to subtract or to sum up. Raises what the CPU's kernel says of tensors without elements.
-void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
-  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
-  const std::string_view name = stem(op);
-  const bool scans = name == "cumsum" || name == "cumprod";
-  const bool indexes = name == "index_add" || name == "index_copy";
-  const bool gives_floats = name == "ldexp" || name == "logit" || name == "polygamma";
-  if (names.count(name) == 0 && !scans && !indexes && !gives_floats) return;
-  const at::ScalarType dtype = target.scalar_type();
-  const bool subtracts = name == "sub";
-  bool fits = !(scans && dtype == at::kBool) && !(gives_floats && c10::isIntegralType(dtype, /*includeBool=*/true));
-  for (const c10::IValue& value : values) {
-    if (!value.isTensor()) continue;
-    const at::ScalarType other = value.toTensor().scalar_type();
-    fits &= c10::canCast(other, dtype) && !(subtracts && other == at::kBool);
-  }
-  if (indexes) fits = values[3].toTensor().scalar_type() == dtype;
-  if (fits) return;
-  raise_as_on_cpu(op, values);
-  call_without_elements(op, values);
-}
-
-// The same for multi-tensor operators, which optimizers do not call on integers.
-void refuse_list_dtypes(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
-  if (!c10::isIntegralType(target.scalar_type(), /*includeBool=*/true)) return;
-  if (op.operator_name().name.rfind("aten::_foreach_", 0) == 0) call_without_elements(op, values);
-}
-
-// Functionalization casts a result to the dtype of `out=`, which only some kernels do. Asks the CPU's kernel, once for each
-// operator and dtypes, where that is not the dtype of the first operand.
-void refuse_cast(const c10::OperatorHandle& op, const Tensor& out, const std::vector<Operand>& operands,
-                 const std::vector<c10::IValue>& values) {
-  if (operands[0].written || out.scalar_type() == operands[0].tensor.scalar_type()) return;
-  if (op.hasTag(at::Tag::nondeterministic_seeded)) return;  // the kernel would use up random numbers
-  thread_local std::unordered_set<std::string> fine;
-  std::string key = toString(op.operator_name());
-  for (const Operand& operand : operands) key.append(1, ' ').append(c10::toString(operand.tensor.scalar_type()));
-  if (!fine.insert(key).second) return;
-  try {
-    raise_as_on_cpu(op, values);
-  } catch (const c10::Error& error) {  // of what zeros are to blame for nothing is said here
-    const std::string& message = error.msg();
-    for (const char* words : {"dtype", "scalar type", "can't be cast"}) {
-      if (message.find(words) == message.npos) continue;
-      fine.erase(key);
-      throw;
-    }
+// Where an operator has resized `out=`, functionalization leaves the strides of the pure form's result. Of these, whose
+// results are not contiguous, the kernels of the other form copy them into what is.
+void restride_resized(const c10::OperatorHandle& op, const std::vector<Target>& targets) {
+  static const std::unordered_set<std::string_view> names = {
+      "_fft_c2c", "_fft_c2r", "_fft_r2c", "cholesky", "cholesky_solve"};
+  if (names.count(stem(op)) == 0) return;
+  for (const Target& target : targets) {
+    const Tensor& tensor = target.tensor;
+    if (tensor.sizes() == target.value.sizes() || !functional::isBaseTensor(tensor)) continue;
+    const auto strides = c10::contiguous_strides(tensor.sizes());
+    if (tensor.strides() != at::IntArrayRef(strides)) set_strides(tensor, strides);
   }
 }
 
@@ -499,14 +311,16 @@ void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValu
 
 void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
-  const std::vector<c10::IValue> values = torch::jit::last(*stack, arguments.size()).vec();
+  std::vector<c10::IValue> values = torch::jit::last(*stack, arguments.size()).vec();
   std::vector<Operand> operands;
   std::vector<size_t> written;  // numbers of operands
   std::vector<Target> targets;
-  bool in_place = false;
+  std::vector<Tensor> outs;
+  bool in_place = false, sparse = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool writes = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     const auto take = [&](const Tensor& tensor, int64_t place) {
+      sparse |= tensor.defined() && tensor.is_sparse();
       if (!is_ours(tensor)) return;
       if (writes) written.push_back(operands.size());
       operands.push_back({tensor, memory_of(tensor), place, writes});
@@ -521,6 +335,12 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 
   const std::string& name = op.operator_name().name;
+  sparse &= !operands.empty();  // beside dense tensors
+  if (sparse && is_multi_tensor(op)) {  // one after another, each as if it were called so
+    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    return;
+  }
+  if (sparse && !op.hasKernelForDispatchKey(c10::DispatchKey::SparseXLA)) refuse_sparse(op);
   const bool only_looks = op.hasTag(at::Tag::inplace_view);
   const bool fills = name == "aten::fill_" || name == "aten::zero_";
   const bool takes_same_place = !reads_elsewhere(op);
@@ -536,23 +356,35 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     stack->emplace_back(operands[0].tensor);
     return;
   }
-  if (name.rfind("aten::_foreach_", 0) == 0) {  // of all tensors, before anything else of one
+  if (is_multi_tensor(op)) {  // of all tensors, before anything else of one
     for (const size_t number : written) torch::autograd::check_inplace(operands[number].tensor, requires_grad);
+    for (const size_t number : written) refuse_conjugate(op, operands[number].tensor);
   }
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
-    if (only_looks) continue;
+    if (only_looks || sparse) continue;  // a kernel for sparse tensors refuses what it does not take
     if (subtracts) refuse_dtypes(op, operands[number].tensor, values);  // torch says this before the next
     try {
       refuse_overlap(operands[number], operands, fills, takes_same_place);
     } catch (const c10::Error&) {
       if (by_autograd) refuse_gradients(op, values);
+      if (!op.hasTag(at::Tag::nondeterministic_seeded)) raise_as_on_cpu(op, values);  // what torch would say before it
       throw;
     }
     if (!subtracts && !by_autograd) refuse_dtypes(op, operands[number].tensor, values);
     if (operands[number].place == 0) refuse_list_dtypes(op, operands[number].tensor, values);
-    if (!in_place && !by_autograd) refuse_cast(op, operands[number].tensor, operands, values);
-    targets.emplace_back(operands[number].tensor, other_strides);
+    if (!in_place && !by_autograd) {
+      refuse_cast(op, operands[number].tensor, operands, values);
+      broadcast_to(operands[number].tensor, op, values);
+      outs.push_back(operands[number].tensor);
+    }
+  }
+  if (!outs.empty()) std::copy(values.begin(), values.end(), stack->end() - static_cast<ptrdiff_t>(values.size()));
+  if (!outs.empty() && resize_shared(op, outs, values) && !takes_same_place) {  // whose kernels resize first, then look
+    for (const size_t number : written) refuse_overlap(operands[number], operands, fills, takes_same_place);
+  }
+  for (const size_t number : written) {
+    if (!only_looks && !sparse) targets.emplace_back(operands[number].tensor, other_strides);
   }
   const bool to_expanded = fills && targets.size() == 1 && is_expanded(targets[0].tensor);
   Tensor left;
@@ -565,6 +397,9 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   try {
     if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
       write_plainly(*pure, values, stack);
+    } else if (sparse) {
+      const c10::impl::ExcludeDispatchKeyGuard off(c10::DispatchKey::Functionalize);  // `sparse.cpp` says why
+      op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
     } else {
       op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
     }
@@ -572,12 +407,13 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     PythonError error;
     if (to_expanded) targets[0].tensor.set_data(left);
     for (const Target& target : targets) target.undo();
-    if (!written.empty() && !by_autograd) raise_as_on_cpu(op, values);
+    if (!written.empty() && !by_autograd && !sparse) raise_as_on_cpu(op, values);
     error.restore();
     throw;
   }
   if (to_expanded) targets[0].tensor.set_data(left);
   for (const Target& target : targets) target.keep_look();
+  if (!outs.empty()) restride_resized(op, targets);
   for (const size_t number : written) {
     const Operand& operand = operands[number];
     if (operand.place >= 0 && !operand.tensor.is_inference()) torch::autograd::impl::bump_version(operand.tensor);

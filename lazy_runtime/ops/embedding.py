@@ -106,7 +106,7 @@ def _greatest(rows, indices, bags, count: int):
 
 def _infer_dense(grad, indices, offsets, offset2bag, bag_size, maximum, num_weights, scale, mode, sparse, *rest):
     if sparse:
-        raise NotImplementedError(errors.not_dense("sparse"))
+        raise NotImplementedError(errors.no_sparse_here(aten._embedding_bag_backward.default))
     return grad.new_empty(num_weights, grad.shape[1])
 
 

@@ -114,14 +114,15 @@ def _plain(grid):
 
 
 @op("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", channels_last=True)
-def grid_sampler_backward(grad, x, grid, mode, padding, align_corners, output_mask):
+def grid_sampler_backward(grad, x, grid, mode, padding, align_corners, output_mask, *, out):
+    """Torch's kernels give the grid's gradient whether it was asked for or not."""
     kind = physical(x).dtype
     image, grid, grad = opmath(physical(x)), _plain(grid), opmath(physical(grad))
     grad_x = grad_grid = None
-    if output_mask[0]:
+    if out[0] is not None:
         _, back = jax.vjp(lambda image: _sample(image, grid, mode, padding, align_corners), image)
         grad_x = ChannelsLast(back(grad)[0].astype(kind))
-    if output_mask[1]:
+    if out[1] is not None:
         _, back = jax.vjp(lambda grid: _sample(image, grid, mode, padding, align_corners), grid)
         grad_grid = back(grad)[0].astype(kind)
     return grad_x, grad_grid

@@ -124,8 +124,15 @@ def _max_pool_backward(x, grad, indices, kernel, stride, padding, dilation, *, n
             length = (sizes[d] - 1) * windows.stride[d] + 1
             edges.append((start[d], spatial[d] - start[d] - length, windows.stride[d] - 1))
         part = jnp.where(indices == place, grad, zero)
-        total = total + jax.lax.pad(part, zero, [(0, 0, 0), *edges, (0, 0, 0)])
+        total = total + _spread(part, zero, [(0, 0, 0), *edges, (0, 0, 0)])
     return total
+
+
+def _spread(x, zero, edges):
+    """`lax.pad`. What negative edges take away is cut off afterwards: in a sharded dimension XLA's partitioner (jaxlib
+    0.10.2) ends the process over them."""
+    wide = jax.lax.pad(x, zero, [(max(low, 0), max(high, 0), between) for low, high, between in edges])
+    return wide[tuple(slice(max(-low, 0), wide.shape[d] + min(high, 0)) for d, (low, high, _) in enumerate(edges))]
 
 
 @op("aten::max_pool2d_with_indices", channels_last=True)

@@ -12,6 +12,7 @@ import jax
 import torch
 
 from .. import dtypes, execute, tensor, xla_devices
+from ..distributed import spanning
 from ..spec import TensorSpec
 
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_ROCM = 1, 2, 10
@@ -28,6 +29,9 @@ def to_dlpack(xla_tensor: torch.Tensor) -> Any:
     inner = tensor.unwrap(xla_tensor.detach())
     value = inner.handle.value
     array = execute.array_of(value, inner.spec.device)
+    if inner.spec.device.grid is not None:  # one of its copies; of what is sharded, one that is made now
+        with dtypes.x64():
+            array = spanning.local(array, inner.spec.device.jax_device)
     array.block_until_ready()  # a consumer of the CPU's memory knows no streams
     value.pinned = True
     return array.__dlpack__()
@@ -58,7 +62,7 @@ def from_dlpack(ext_data: Any) -> torch.Tensor:
     with dtypes.x64():
         array = jax.dlpack.from_dlpack(ext_data)
         if array.devices() != {device.jax_device}:
-            array = jax.device_put(array, device.sharding)
+            array = spanning.moved(array, device.sharding)
     spec = TensorSpec.of(device, dtypes.to_torch(array.dtype), tuple(array.shape))
     made = tensor.from_array(array, spec)
     made.handle.value.pinned = True

@@ -1,13 +1,18 @@
-"""Saving with each tensor in a file of its own, so that one tensor at a time is in host memory."""
+"""Saving with each tensor in a file of its own, so that one tensor at a time is in host memory.
+
+The file with the structure refers to the tensors' files by their numbers, and is written last. What is saved over an
+older checkpoint has other numbers, so until then the older one is whole.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 from typing import Any, NamedTuple
 
 import torch
 
+from .. import whole_files
 from ..core import xla_model
 from ..core.arena import ToXlaTensorArena
 
@@ -20,6 +25,7 @@ class TensorReference(NamedTuple):
 
 def save(data: Any, path: str, master_only: bool = True, global_master: bool = False) -> None:
     """Saves data: its structure in the file `path`, the xla tensors in it in the folder `path.tensors`, as CPU tensors.
+    A kill leaves what was there before, or all of it.
 
     Args:
         master_only: only the first replica of each host writes.
@@ -28,18 +34,24 @@ def save(data: Any, path: str, master_only: bool = True, global_master: bool = F
     if master_only and not xla_model.is_master_ordinal(local=not global_master):
         return
     folder = _folder(path)
-    if os.path.isdir(folder):
-        shutil.rmtree(folder)
-    os.makedirs(folder)
+    os.makedirs(folder, exist_ok=True)
+    known = _numbers(folder)
 
     def write(tensors: list[torch.Tensor]) -> list[TensorReference]:
         if tensors:
             xla_model.unlazy(tensors)  # one execution for all of them
-        for number, tensor in enumerate(tensors):
-            torch.save(tensor.detach().cpu(), _file(folder, number))
-        return [TensorReference(number) for number in range(len(tensors))]
+        first = 0 if len(tensors) <= min(known, default=len(tensors)) else max(known) + 1
+        references = [TensorReference(first + number) for number in range(len(tensors))]
+        for tensor, reference in zip(tensors, references, strict=True):
+            file = _file(folder, reference.tid)
+            torch.save(tensor.detach().cpu(), file)
+            whole_files.flush(file)
+        return references
 
-    torch.save(ToXlaTensorArena(write, _is_on_xla).transform(data), path)
+    with whole_files.replacing(path) as structure:
+        torch.save(ToXlaTensorArena(write, _is_on_xla).transform(data), structure)
+    for number in known:
+        os.remove(_file(folder, number))
 
 
 def load(path: str) -> Any:
@@ -64,3 +76,8 @@ def _folder(path: str) -> str:
 
 def _file(folder: str, number: int) -> str:
     return os.path.join(folder, f"tensor_{number}.pt")
+
+
+def _numbers(folder: str) -> list[int]:
+    """Those of the files in it."""
+    return [int(found[1]) for name in os.listdir(folder) if (found := re.fullmatch(r"tensor_(\d+)\.pt", name))]

@@ -28,7 +28,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def run(*arguments: object, torchvision: bool = False) -> str:
+def run(*arguments: object, torchvision: bool = False, devices: int | None = None) -> str:
     started = ["-c", START.format(torchvision=True)] if torchvision else ["-m", "lazy_runtime"]
     result = subprocess.run(
         [sys.executable, *started, *map(str, arguments)],
@@ -36,7 +36,7 @@ def run(*arguments: object, torchvision: bool = False) -> str:
         text=True,
         check=False,
         cwd=HERE.parents[2],
-        env={**os.environ},
+        env={**os.environ, **({} if devices is None else {"CPU_NUM_DEVICES": str(devices)})},
         timeout=240,
     )
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
@@ -96,3 +96,11 @@ def test_pages(page, tmp_path):
         "    print('ran', path)\n"
     )
     assert run(script, torchvision=page != "performance").count("ran ") == len(blocks)
+
+
+@pytest.mark.parametrize(
+    ("block", "ranks"),
+    [("processes", 2), ("threads", 2), ("one_core", 1), ("plain_cpu", 0)],
+)
+def test_blocks_on_several_devices(block, ranks):
+    assert f"ranks: {ranks}" in run(HERE / "pages" / "devices" / f"{block}.py", devices=2)

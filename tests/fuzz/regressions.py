@@ -284,4 +284,41 @@ t5 = t2.view(complex64)
 t0 = values((5,), float32)
 t5 = t0[1:].view(complex64)
 """,
+    "_foreach of a conjugate": """
+t0 = values((2, 3, 2), complex64)
+t1 = t0.mH
+---
+torch._foreach_mul_([t1[1:3, ...]], 2)
+---
+""",
+    "the negative of bools, in places that they share": """
+t0 = values((2, 3), bool)
+---
+t1 = t0.expand([2, -1, -1])
+t1.neg_()
+---
+""",
+    "what complex numbers do not have, in places that they share": """
+t0 = values((2, 3), complex64)
+---
+t1 = t0.expand([2, 2, -1])
+t1.clamp_(0, 2)
+---
+""",
+    "as_strided of a view, from where that begins": """
+t0 = values((3, 2), float32)
+t2 = t0.movedim(0, -2)
+---
+t4 = t2.diagonal(-1, 0, -1)
+t5 = t4.as_strided((1,), (2,))
+t6 = torch.stack([t5, t5])
+---
+""",
+    "what overlaps and is too large": """
+t0 = values((2, 1, 1), float32)
+---
+t1 = t0[0]
+t1.mul_(t0)
+---
+""",
 }

@@ -66,8 +66,9 @@ KINDS = [("int64", "int32", "uint8"), ("float32", "complex64")]
 
 
 def _view_dtype(s: Sketch, x: torch.Tensor) -> str | None:
-    """Not of a conjugate: XLA computes it, and so takes it as other parts where the CPU, with its bit, refuses."""
-    if x.is_conj():
+    """Not of a conjugate: XLA computes it, and so takes it as other parts where the CPU, with its bit, refuses. Nor of
+    what has no elements: torch's kernels for the CPU give `x * 2` strides (1, 0, 0) then, its meta kernels others."""
+    if x.is_conj() or not x.numel():
         return None
     for kind in KINDS:
         if str(x.dtype).removeprefix("torch.") in kind:

@@ -122,10 +122,20 @@ NAMES = """
 .debug.profiler: trace(service_addr,logdir,duration_ms,num_tracing_attempts,host_tracer_level) trace_me(scope)
 .debug: recompiles() syncs() compilations() cache_lookups()
 ._XLAC: _xla_metrics_report() _get_xla_tensors_text(tensors) _get_xla_tensors_hlo(tensors)
-._XLAC: _get_xla_tensors_dot(tensors)
+._XLAC: _get_xla_tensors_dot(tensors) _get_xla_sharding_spec(tensor)
 .distributed.parallel_loader: ParallelLoader(cpu_loader,devices,batchdim,batches_per_execution)
 .distributed.parallel_loader: MpDeviceLoader(loader,device)
+.distributed.spmd: Mesh(device_ids,mesh_shape,axis_names) HybridMesh(ici_mesh_shape,dcn_mesh_shape,axis_names)
+.distributed.spmd: get_1d_mesh(axis_name) set_global_mesh(mesh) get_global_mesh() XLAShard XLAShardedTensor
+.distributed.spmd: mark_sharding(t,mesh,partition_spec) clear_sharding(t) ShardingSpec(mesh,partition_spec,minibatch)
+.distributed.spmd: mark_sharding_with_gradients(t,mesh,partition_spec) MarkShardingFunction ShardingType
+.distributed.spmd: wrap_if_sharded(x) wrap_as_sharded_tensor(t) apply_backward_optimization_barrier(m)
+.distributed.spmd.xla_sharding: Mesh mark_sharding(t,mesh,partition_spec) clear_sharding(t) ShardingSpec get_1d_mesh
+.distributed.spmd.xla_sharded_tensor: XLAShard XLAShardedTensor
+.distributed.spmd.debugging: visualize_tensor_sharding(t) visualize_sharding(sharding,use_color,scale,min_width)
+.experimental.spmd_fully_sharded_data_parallel: SpmdFullyShardedDataParallel(module,mesh,shard_output)
 .distributed.data_parallel: ParallelLoader(cpu_loader,devices,batchdim,batches_per_execution)
+.distributed.data_parallel: DataParallel(network,device_ids) Context(device)
 .utils.serialization: save(data,path,master_only,global_master) load(path)
 .utils.utils: SampleGenerator(data,sample_count) getenv_as(name,type,defval)
 .utils.dlpack: to_dlpack(xla_tensor) from_dlpack(ext_data)

@@ -142,7 +142,7 @@ def test_dtypes(dtype):
         assert result.dtype == dtype
 
 
-@pytest.mark.parametrize("argument", [object(), "a|b", {"a": 1}, [1j]], ids=repr)
+@pytest.mark.parametrize("argument", [object(), "a|b", {"a": 1}, [1j]], ids=["object", "bar", "dict", "complex"])
 def test_arguments_that_it_cannot_pass(argument):
     with pytest.raises(TypeError, match="the ATen bridge takes no argument of type"):
         call("aten::clone", lambda x: [x, argument], lambda x: [x], X)
@@ -192,7 +192,7 @@ def test_without_the_library_it_is_not_available(monkeypatch):
         raise aten_bridge.native.NativeError("no compiler")
 
     monkeypatch.setattr(aten_bridge.native, "bridge", missing)
-    assert aten_bridge.available.__wrapped__() is False
+    assert aten_bridge.is_built.__wrapped__() is False
 
 
 # ---- results that kernels allocate

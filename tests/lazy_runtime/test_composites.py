@@ -44,3 +44,14 @@ def test_gradients_of_what_may_raise_within_a_compiled_function():
         wrap(lambda x: torch.linalg.eigvals(x).abs())(leaf).sum().backward()
         gradients.append(leaf.grad.cpu())
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_matmul_into_another_order_of_memory():
+    x, y = torch.randn(5, 4, 3), torch.randn(1, 3, 5)
+    out = torch.empty(5, 4, 5, device="xla").transpose(0, 2)
+    strides = out.stride()
+    assert torch.matmul(x.to("xla"), y.to("xla"), out=out) is out
+    assert out.stride() == strides
+    torch.testing.assert_close(out.cpu(), torch.matmul(x, y))
+    with pytest.raises(RuntimeError, match="automatic differentiation"):
+        torch.matmul(x.to("xla").requires_grad_(), y.to("xla"), out=out)

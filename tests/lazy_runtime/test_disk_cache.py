@@ -9,20 +9,9 @@ import pytest
 import torch
 
 from lazy_runtime import aten_bridge, compiler, disk_cache, disk_key, execute, metrics, xla_devices
-from lazy_runtime.disk_store import Store
 
 COUNTERS = ("PersistentCacheHit", "PersistentCacheMiss", "CachedCompile", "UncachedCompile")
 MISS, HIT = (0, 1, 0, 1), (1, 0, 1, 0)
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    """An empty cache on disk, which this process uses for one test."""
-    store = Store(tmp_path / "cache", 1 << 30)
-    monkeypatch.setattr(disk_cache, "_opened", store)
-    monkeypatch.setattr(disk_cache, "_is_open", True)
-    yield store
-    compiler.clear()
 
 
 def run(function, *tensors):
@@ -205,7 +194,7 @@ def test_readonly_writes_nothing(store):
 
 def test_host_callbacks_are_not_kept(store, monkeypatch):
     """Where a program cannot call torch's kernels it calls back into Python: an object of this process."""
-    monkeypatch.setattr(aten_bridge, "available", lambda: False)
+    monkeypatch.setattr(aten_bridge, "is_built", lambda: False)
 
     def called(x):
         return torch.linalg.ldl_factor(x @ x.mT)[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime import metrics, xla_devices
 from lazy_runtime.ops import registry
 from lazy_runtime.tensor import unwrap
 
@@ -153,6 +153,45 @@ def test_threads_share_the_pending_graph():
         thread.join()
     assert not errors
     assert results == {number: [1 + 20 * number] * 4 for number in range(4)}
+
+
+class Donated:
+    """A marker of an execution whose buffer another thread donates as soon as somebody waits for it."""
+
+    def __init__(self, marker):
+        self.marker = marker
+        self.is_deleted = marker.is_deleted
+
+    def block_until_ready(self):
+        self.marker.delete()
+        return self.marker.block_until_ready()
+
+
+def started():
+    """An execution that nobody has looked at."""
+    x = torch.ones(4, device="xla") + 1
+    lazy_runtime.sync(wait=True)
+    y = x + 1
+    lazy_runtime.sync()
+    return y, xla_devices.get(0)
+
+
+def test_a_marker_that_is_donated_while_it_is_waited_for():
+    _, device = started()
+    execution = device._running.pop()
+    execution._replace(marker=Donated(execution.marker)).finish()
+
+
+def test_a_marker_that_may_be_donated_is_not_looked_at():
+    y, device = started()
+    array(y).block_until_ready()
+    with device.lock:
+        thread = threading.Thread(target=device.raise_failures)
+        thread.start()
+        thread.join()
+    assert len(device._running) == 1
+    device.raise_failures()
+    assert not device._running
 
 
 def test_an_operator_that_cannot_be_lowered_leaves_the_rest_readable():

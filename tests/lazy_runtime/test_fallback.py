@@ -29,7 +29,7 @@ def without_lowering(monkeypatch):
 def road(request, monkeypatch):
     fallback._operator.cache_clear()
     if request.param == "callback":
-        monkeypatch.setattr(aten_bridge, "available", lambda: False)
+        monkeypatch.setattr(aten_bridge, "is_built", lambda: False)
     yield request.param
     fallback._operator.cache_clear()
 

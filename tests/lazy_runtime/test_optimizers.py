@@ -15,7 +15,7 @@ OPTIMIZERS = {
     for name, value in vars(torch.optim).items()
     if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
 }
-del OPTIMIZERS["SparseAdam"]  # for sparse gradients only, see test_errors
+del OPTIMIZERS["SparseAdam"]  # for sparse gradients only, see test_sparse
 # torch's own lists of devices (torch/optim/*.py) leave xla out of these
 CAPTURABLE = ["Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"]
 FOREACH_CAPTURABLE = ["RMSprop", "Rprop"]

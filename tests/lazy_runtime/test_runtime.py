@@ -23,8 +23,8 @@ def test_devices_and_replicas():
     assert xr.xla_device() == torch.device("xla:0")
     assert set(xr.get_memory_info()) == {"bytes_used", "bytes_limit", "peak_bytes_used"}
     assert not xr.is_spmd()
-    with pytest.raises(NotImplementedError, match="use_spmd"):
-        xr.use_spmd()
+    with pytest.raises(NotImplementedError, match="mark_sharding"):
+        xr.use_spmd(auto=True)
 
 
 def test_the_platform_is_chosen_before_the_first_use(fresh_process):

@@ -118,6 +118,28 @@ def test_channels_last_activations_are_not_copied(imports):
     assert sum(tensor.data_ptr() != address for tensor, address in activations) <= 1  # the incoming gradient
 
 
+def test_a_process_may_end_while_xla_lets_go_of_a_tensor(fresh_process):
+    """XLA's thread must not ask for the GIL then: Python ends such a thread, and C++ the process."""
+    fresh_process("""
+        import sys
+        import time
+        import jax
+        import torch
+        from openxla_backend.dlpack import import_tensor
+
+        tensor = torch.ones(1000, 1000)
+        sys.setswitchinterval(100)  # this thread does not give the GIL away from here to the end
+        array = import_tensor(tensor)
+        assert array.unsafe_buffer_pointer() == tensor.data_ptr()
+        result = jax.jit(lambda x: x @ x @ x @ x)(array)
+        del array, tensor
+        until = time.perf_counter() + 1
+        while time.perf_counter() < until:
+            pass
+        assert result.is_ready()
+    """)
+
+
 def test_dead_model_is_freed():
     model = torch.nn.Linear(4, 3)
     alive = weakref.ref(model.weight)

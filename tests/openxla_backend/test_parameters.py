@@ -169,27 +169,63 @@ def test_a_parameter_that_is_returned_or_written_to():
         assert part.data_ptr() == module.shift[1:].data_ptr()
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("are_there", [True, False])
-def test_it_begins_while_the_rest_is_compiled(net, are_there):
-    executions = []
+class Noting:
+    """The backend, which notes how many programs have been run when it has compiled a graph."""
 
-    def noting(gm, examples):
+    def __init__(self, afterwards=lambda: None):
+        self.executions = []
+        self.afterwards = afterwards
+
+    def __call__(self, gm, examples):
         compiled = openxla_backend.backend.openxla(gm, examples)
-        executions.append(metrics.value("ExecuteComputation"))
+        self.executions.append(metrics.value("ExecuteComputation"))
+        self.afterwards()
         return compiled
 
-    x = torch.randn(2, 3, 8, 8)
-    on_xla = copy.deepcopy(net).to("xla")
+
+@torch.no_grad()
+@pytest.mark.parametrize("are_there", [True, False])
+def test_the_first_call_begins_while_dynamo_is_at_work(net, are_there):
+    on_xla, x = copy.deepcopy(net).to("xla"), torch.randn(2, 3, 8, 8)
     if not are_there:  # to run what they are the results of is for the call
         for each in (net, on_xla):
             _in_place(each)
     else:
         lazy_runtime.sync(wait=True)
     before = metrics.value("ExecuteComputation")
-    found = torch.compile(on_xla, backend=noting)(x.to("xla")).cpu()
-    assert executions == [before + are_there]
+    noting = Noting()
+    compiled = torch.compile(on_xla, backend=noting)
+    found = compiled(x.to("xla")).cpu()
+    assert noting.executions == [before + 2 * are_there]
+    assert metrics.value("ExecuteComputation") == before + 2 + (not are_there)
     torch.testing.assert_close(found, net(x))
+    torch.testing.assert_close(compiled(x.to("xla") + 1).cpu(), net(x + 1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["the input", "a parameter"])
+def test_what_has_begun_is_not_taken_for_other_values(net, part):
+    on_xla, x = copy.deepcopy(net).to("xla"), torch.randn(2, 3, 8, 8)
+    given = x.to("xla")
+    lazy_runtime.sync(wait=True)
+    written, like = (given, x) if part == "the input" else (on_xla.last.weight, net.last.weight)
+    noting = Noting(lambda: written.mul_(2))
+    found = torch.compile(on_xla, backend=noting)(given)
+    assert noting.executions
+    like.mul_(2)
+    torch.testing.assert_close(found.cpu(), net(x))
+
+
+@torch.no_grad()
+def test_the_first_result_is_not_kept_alive(net):
+    on_xla, x = copy.deepcopy(net).to("xla"), torch.randn(2, 3, 8, 8, device="xla")
+    lazy_runtime.sync(wait=True)
+    compiled = torch.compile(on_xla, backend="openxla")
+    result = compiled(x)
+    array = weakref.ref(unwrap(result).handle.value.array)
+    del result
+    lazy_runtime.sync(wait=True)  # the device looks at what has been started until it has ended
+    assert array() is None
 
 
 def test_what_is_compiled_for_training_does_not_keep_its_first_arguments(net):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,7 +128,7 @@ def test_send_cpu_data_to_device():
     sent = xm.send_cpu_data_to_device({"x": [torch.ones(2), 3], "y": (torch.zeros(1),)}, "xla")
     assert sent["x"][0].device == sent["y"][0].device == torch.device("xla:0")
     assert sent["x"][1] == 3
-    with pytest.raises(NotImplementedError, match="input_sharding"):
+    with pytest.raises(RuntimeError, match="use_spmd"):
         xm.send_cpu_data_to_device([], "xla", input_sharding=1)
 
 
@@ -168,3 +172,28 @@ def test_save_is_read_without_xla(tmp_path):
     assert {each.device.type for each in (*loaded["model"].values(), loaded["p"])} == {"cpu"}
     assert torch.equal(loaded["model"]["weight"], layer.weight.cpu())
     assert data["model"]["weight"].device.type == "xla"
+
+
+class Copying:
+    """Copies a folder when it is pickled: what is there if the process is killed while it saves."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __reduce__(self):
+        shutil.copytree(self.folder, f"{self.folder} in the middle")
+        return OrderedDict, ()
+
+
+def test_a_process_that_is_killed_while_it_saves(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    xm.save([torch.ones(3, device="xla"), "first"], folder / "file.pt")
+    xm.save([torch.zeros(3, device="xla"), "second", Copying(folder)], folder / "file.pt")
+    assert os.listdir(folder) == ["file.pt"]
+    assert torch.load(folder / "file.pt")[1] == "second"
+    left = tmp_path / "checkpoints in the middle"
+    assert len(os.listdir(left)) == 2
+    assert torch.load(left / "file.pt")[0].tolist() == [1, 1, 1]
+    xm.save("third", left / "file.pt")
+    assert os.listdir(left) == ["file.pt"]

@@ -16,16 +16,23 @@ from lazy_runtime.distributed import xla_multiprocessing as xmp
 
 PATIENCE_S = 100
 
+#: How ranks are started where nothing depends on it: forked from a process that has imported everything, which takes
+#: seconds.
+QUICKLY = "forkserver"
+multiprocessing.set_forkserver_preload(
+    ["pytest", "lazy_runtime.distributed.xla_backend", "lazy_runtime.experimental.distributed_checkpoint"]
+)
+
 
 class Ranks:
     """So many ranks of one job, which call what they are told to, all of them."""
 
     def __init__(self, count: int):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(QUICKLY)
         self.count = count
         self._calls = [context.Queue() for _ in range(count)]
         self._results = context.Queue()
-        self._processes = xmp.spawn(_serve, (self._calls, self._results), count, join=False)
+        self._processes = xmp.spawn(_serve, (self._calls, self._results), count, join=False, start_method=QUICKLY)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """What `function(*arguments)`, a module's own, gives in each rank; nothing on xla."""

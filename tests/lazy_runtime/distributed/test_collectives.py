@@ -14,7 +14,6 @@ from lazy_runtime import runtime as xr
 from lazy_runtime.core import functions
 from lazy_runtime.core import xla_model as xm
 from lazy_runtime.distributed import job
-from lazy_runtime.ops import collectives
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -45,6 +44,19 @@ def executions() -> int:
 
 
 # ---- reductions
+
+
+def of_constants() -> tuple[torch.Tensor, torch.Tensor]:
+    first = xr.global_ordinal() == 0
+    mixed = xm.all_reduce("sum", torch.ones(3, device="xla") if first else torch.full((3,), 5.0, device="xla")).cpu()  # type: ignore[union-attr]
+    both = xm.all_gather(torch.eye(2, device="xla") if first else torch.zeros(2, 2, device="xla")).cpu()
+    return mixed, both
+
+
+def test_constants_are_not_the_same_on_all_ranks(ranks):
+    for mixed, both in ranks(2)(of_constants):
+        assert torch.equal(mixed, torch.full((3,), 6.0))
+        assert torch.equal(both, torch.cat([torch.eye(2), torch.zeros(2, 2)]))
 
 
 def reduced() -> dict[Any, torch.Tensor]:
@@ -298,11 +310,6 @@ def test_wrong_arguments(call, error, message):
 def test_reductions_that_a_dtype_does_not_have(kind, dtype):
     with pytest.raises(TypeError, match=f"there is no {kind!r} of {dtype}"):
         xm.all_reduce(kind, torch.ones(2, dtype=dtype, device="xla"))
-
-
-def test_groups_as_operators_take_them():
-    assert collectives.groups_of([0, 2, 1, 3], 2) == [[0, 2], [1, 3]]
-    assert collectives.groups_of([], 4) is None
 
 
 def test_places():

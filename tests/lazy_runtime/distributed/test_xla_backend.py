@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def executions() -> int:
 # ---- collectives
 
 
-def _reductions(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+def _reductions(tensor: torch.Tensor, group: Any, ranks: list[int]) -> list[torch.Tensor]:
     found = []
     kinds = ["SUM", "PRODUCT", "MIN", "MAX"]
     if tensor.dtype in (torch.int32, torch.int64, torch.uint8):
@@ -52,32 +53,54 @@ def _reductions(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
         found.append(tensor.clone())
         dist.all_reduce(found[-1], getattr(dist.ReduceOp, kind), group=group)
     found.append(tensor.clone())
-    dist.reduce(found[-1], 1, group=group)
-    if dist.get_rank() != 1:  # where gloo leaves what it had on the way
+    dist.reduce(found[-1], ranks[1], group=group)
+    if dist.get_rank() != ranks[1]:  # where gloo leaves what it had on the way
         found.pop()
     return found
 
 
-def _moves(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
-    rank, size = dist.get_rank(), dist.get_world_size()
+def _moves(tensor: torch.Tensor, group: Any, ranks: list[int]) -> list[torch.Tensor]:
+    rank, size = dist.get_rank(), len(ranks)
     sent = tensor.clone()
-    dist.broadcast(sent, 1, group=group)
+    dist.broadcast(sent, ranks[1], group=group)
     gathered = [torch.empty_like(tensor) for _ in range(size)]
     dist.all_gather(gathered, tensor, group=group)
     whole = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
     dist.all_gather_into_tensor(whole, tensor, group=group)
-    at_root = [torch.empty_like(tensor) for _ in range(size)] if rank == 0 else None
-    dist.gather(tensor, at_root, 0, group=group)
+    at_root = [torch.empty_like(tensor) for _ in range(size)] if rank == ranks[0] else None
+    dist.gather(tensor, at_root, ranks[0], group=group)
     part = torch.empty_like(tensor)
-    parts = [tensor + number for number in range(size)] if rank == 1 else None
-    dist.scatter(part, parts, 1, group=group)
+    parts = [tensor + number for number in range(size)] if rank == ranks[1] else None
+    dist.scatter(part, parts, ranks[1], group=group)
     exchanged = torch.empty_like(whole)
     dist.all_to_all_single(exchanged, torch.cat([tensor + number for number in range(size)]), group=group)
     return [sent, *gathered, whole, *(at_root or []), part, exchanged]
 
 
-def _scattered(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
-    size = dist.get_world_size()
+def _uneven(tensor: torch.Tensor, group: Any, ranks: list[int]) -> list[torch.Tensor]:
+    """Parts of several sizes, none and equal ones among them."""
+    place, size = ranks.index(dist.get_rank()), len(ranks)
+    sizes = [[(source * target + source) % 3 for target in range(size)] for source in range(size)]
+    sent, taken = sizes[place], [sizes[source][place] for source in range(size)]
+    exchanged = tensor.new_empty(sum(taken), 3)
+    dist.all_to_all_single(exchanged, tensor[:1].repeat(sum(sent), 1), taken, sent, group=group)
+    messages = [torch.cat([tensor.flatten(), tensor.flatten()])[: 2 + length] for length in sent]
+    places = [tensor.new_empty(2 + length) for length in taken]
+    for each, message in zip(places, messages, strict=True):
+        each.zero_()
+        message += place
+    if tensor.device.type == "xla":  # gloo has no list form
+        dist.all_to_all(places, messages, group=group)
+    else:
+        dist.all_to_all_single(
+            flat := torch.cat(places), torch.cat(messages), [len(x) for x in places], [len(x) for x in messages], group
+        )
+        places = list(flat.split([len(x) for x in places]))
+    return [exchanged, *places]
+
+
+def _scattered(tensor: torch.Tensor, group: Any, ranks: list[int]) -> list[torch.Tensor]:
+    size = len(ranks)
     part = torch.empty_like(tensor)
     dist.reduce_scatter_tensor(part, torch.cat([tensor + number for number in range(size)]), group=group)
     other = torch.empty_like(tensor)
@@ -85,18 +108,27 @@ def _scattered(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
     return [part, other]
 
 
-def differences() -> None:
-    group = gloo()
-    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+
+
+def compare(ranks: list[int], gloos: Any, ours: Any, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    """Every collective of a group, and one execution for each kind and dtype."""
+    for dtype in dtypes:
         tensor = mine(2, 3, dtype=dtype)
-        for function in (_reductions, _moves, _scattered):
-            wanted = function(tensor, group)
-            found = function(tensor.to("xla"), None)
+        for function in (_reductions, _moves, _uneven, _scattered):
+            wanted = function(tensor, gloos, ranks)
+            found = function(tensor.to("xla"), ours, ranks)
             before = executions()
             lazy_runtime.sync()
             assert executions() == before + 1
-            for number, (theirs, ours) in enumerate(zip(wanted, found, strict=True)):
-                torch.testing.assert_close(ours.cpu(), theirs, msg=lambda m, n=number, d=dtype: f"{n} of {d}: {m}")
+            for number, (theirs, our) in enumerate(zip(wanted, found, strict=True)):
+                where = f"{number} of {function.__name__} of {dtype} among {ranks}: "
+                torch.testing.assert_close(our.cpu(), theirs, msg=lambda message, where=where: where + message)
+
+
+def differences() -> None:
+    group = gloo()
+    compare(list(range(dist.get_world_size())), group, None)
     objects: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(objects, {"rank": dist.get_rank()})
     assert objects == [{"rank": rank} for rank in range(dist.get_world_size())]
@@ -118,23 +150,23 @@ def refused() -> list[str]:
     for call in (
         lambda: dist.all_reduce(torch.ones(2, device="xla"), dist.ReduceOp.BAND),
         lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32, device="xla"), dist.ReduceOp.AVG),
-        lambda: dist.new_group([0], backend="xla"),
-        lambda: dist.all_to_all_single(torch.empty(3, device="xla"), torch.ones(3, device="xla"), [1, 2], [1, 2]),
+        lambda: dist.recv(torch.ones(2, device="xla")),
+        lambda: dist.isend(torch.ones(2, device="xla"), dist.get_rank()),
     ):
         try:
             call()
             messages.append("")
-        except (TypeError, NotImplementedError) as error:
+        except (TypeError, ValueError, NotImplementedError) as error:
             messages.append(str(error))
     return messages
 
 
 def test_what_is_refused(ranks):
-    bits, average, group, parts = ranks(2)(refused)[0]
-    assert "bits of integers alone" in bits
-    assert "an average is no integer" in average
-    assert "groups of all ranks are supported so far" in group
-    assert "parts of several sizes" in parts
+    bits, average, anybody, itself = ranks(2)(refused)[0]
+    assert "only integers' bits can be combined" in bits
+    assert "no average of torch.int32" in average
+    assert "recv from any rank" in anybody
+    assert "a message to itself" in itself
 
 
 def test_without_a_job():
@@ -188,15 +220,15 @@ def batch(step: int) -> torch.Tensor:
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
 
 
-def trained(gradient_as_bucket_view: bool) -> tuple[list[float], list[int]]:
-    gloo()
+def steps(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list[torch.Tensor]
+) -> tuple[list[float], list[int]]:
+    """A step with this rank's part of each batch: the losses of the whole, and how many executions each took."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    model = torch.nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=gradient_as_bucket_view)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses, ran = [], []
-    for step in range(STEPS):
+    for whole in batches:
         before = executions()
-        loss = model(batch(step).chunk(size)[rank].to("xla")).square().mean()
+        loss = model(whole.chunk(size)[rank].to("xla")).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -206,6 +238,13 @@ def trained(gradient_as_bucket_view: bool) -> tuple[list[float], list[int]]:
         ran.append(executions() - before)
         losses.append(total.item())
     return losses, ran
+
+
+def trained(gradient_as_bucket_view: bool) -> tuple[list[float], list[int]]:
+    gloo()
+    model = torch.nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=gradient_as_bucket_view)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return steps(model, optimizer, [batch(step) for step in range(STEPS)])
 
 
 @pytest.mark.parametrize("views", [False, True])

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+import jax
 import pytest
 import torch
+from ranks import QUICKLY
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException  # pyright: ignore
 
 import lazy_runtime
@@ -29,7 +30,8 @@ def places(index: int, folder: Path) -> None:
     seen = (xr.world_size(), xr.global_ordinal(), xr.local_ordinal(), xr.host_index(), xr.global_device_count())
     master = xm.is_master_ordinal(), xm.is_master_ordinal(local=False)
     serial = xmp.MpSerialExecutor().run(lambda: index)
-    (folder / str(index)).write_text(str((seen, master, total.tolist(), serial)))  # type: ignore[union-attr]
+    gpu = jax.config.values["jax_cuda_visible_devices"]
+    (folder / str(index)).write_text(str((seen, master, total.tolist(), serial, gpu)))  # type: ignore[union-attr]
 
 
 def what_they_wrote(folder: Path) -> list[str]:
@@ -37,8 +39,8 @@ def what_they_wrote(folder: Path) -> list[str]:
 
 
 EXPECTED = [
-    "((2, 0, 0, 0, 2), (True, True), [3.0, 3.0], 0)",
-    "((2, 1, 1, 0, 2), (False, False), [3.0, 3.0], 1)",
+    "((2, 0, 0, 0, 2), (True, True), [3.0, 3.0], 0, '0')",
+    "((2, 1, 1, 0, 2), (False, False), [3.0, 3.0], 1, '1')",
 ]
 
 
@@ -94,9 +96,20 @@ def never_there(index: int) -> None:
     time.sleep(PATIENCE_S)
 
 
-def wait_for(context: Any) -> None:
-    while not context.join(grace_period=xmp.GRACE_S):
-        pass
+def differing(index: int) -> None:
+    x = torch.ones(4 + index, dtype=(torch.float32, torch.int32)[index], device="xla")
+    xm.all_reduce(xm.REDUCE_SUM, x).cpu()  # type: ignore[union-attr]
+
+
+def absent(index: int) -> None:
+    os.environ["XLA_JOB_TIMEOUT"] = "3"
+    xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device="xla")).cpu()  # type: ignore[union-attr]
+    if index == 0:
+        time.sleep(PATIENCE_S)
+    xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device="xla")).cpu()  # type: ignore[union-attr]
+
+
+_HERE = os.path.basename(__file__)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +118,43 @@ def wait_for(context: Any) -> None:
         (raising, ProcessRaisedException, "(?s)Process 1 terminated.*KeyError: .the second rank's reason"),
         (killed, ProcessExitedException, "process 0 terminated with signal SIGKILL"),
         (never_there, ProcessRaisedException, r"rank 0 waited 3 s .* at 'the meeting' for the ranks \[1\]"),
+        (
+            differing,
+            ProcessRaisedException,
+            r"(?s)rank 0: all_reduce\(tensors=\[float32\[4\]\].* at \S*"
+            + _HERE
+            + r":\d+.*rank 1: all_reduce\(tensors=\[int32\[5\]\].* at ",
+        ),
+        (
+            absent,
+            ProcessExitedException,
+            rf"(?s)rank 1 has waited 3 s.*rank 0: is at \S*{_HERE}:\d+, after 1 .*rank 1: waits in all_reduce\(",
+        ),
     ],
 )
 def test_a_rank_that_fails_ends_the_job(function, error, message):
-    context = xmp.spawn(function, nprocs=2, join=False)
+    context = xmp.spawn(function, nprocs=2, join=False, start_method=QUICKLY)
     began = time.monotonic()
     with pytest.raises(error, match=message):
-        wait_for(context)
+        xmp.wait(context)
     assert time.monotonic() - began < PATIENCE_S
     assert not any(process.is_alive() for process in context.processes)
+
+
+def test_a_rank_that_raises_under_torchrun(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+import lazy_runtime
+from test_xla_multiprocessing import raising
+if __name__ == "__main__":
+    lazy_runtime.launch(raising)
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode != 0
+    assert 'KeyError: "the second rank\'s reason"' in done.stderr
 
 
 def test_wrong_arguments():
@@ -122,6 +163,15 @@ def test_wrong_arguments():
         xmp.spawn(places, nprocs=0)
     with pytest.raises(RuntimeError, match='start_method="fork" after xla was used'):
         xmp.spawn(places, nprocs=2, start_method="fork")
+
+
+def test_no_process_for_each_tpu_chip(monkeypatch):
+    lazy_runtime.device()
+    for name in ("PJRT_DEVICE", "CPU_NUM_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(xmp, "_devices_here", lambda: ("tpu", 4))
+    with pytest.raises(NotImplementedError, match="4 TPU chips: one process drives them all"):
+        xmp.spawn(places)
 
 
 @pytest.mark.parametrize(

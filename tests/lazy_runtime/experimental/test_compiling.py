@@ -136,7 +136,7 @@ def test_compile_options_are_the_programs_own():
         compiler.clear()
         x = torch.ones(3, device="xla")
         assert run(x).tolist() == [3, 3, 3]
-        return [graph.options for graph, _ in compiler._executables if "add" in str(graph)]
+        return [graph.options for graph, *_ in compiler._executables if "add" in str(graph)]
 
     option = {"xla_cpu_enable_fast_min_max": True}
     assert options_of(lazy_runtime.compile(double, custom_compile_options=option)) == [tuple(option.items())]

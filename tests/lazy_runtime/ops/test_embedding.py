@@ -71,13 +71,6 @@ def test_errors_of_values(indices, offsets, message):
         ).cpu()
 
 
-def test_sparse_gradients_are_refused():
-    weight = torch.ones(10, 2, device="xla", requires_grad=True)
-    bag = F.embedding_bag(INDICES[None].to("xla"), weight, mode="sum", sparse=True)
-    with pytest.raises(NotImplementedError, match="dense"):
-        bag.sum().backward()
-
-
 def test_no_bags():
     weight, nothing = torch.ones(10, 2), torch.zeros(0, dtype=torch.int64)
     found = [F.embedding_bag(nothing.to(d), weight.to(d), nothing.to(d)) for d in ("xla", "cpu")]

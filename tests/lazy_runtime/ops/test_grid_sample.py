@@ -31,6 +31,14 @@ def test_volumes(padding_mode):
     check(F.grid_sample, x, grid(2, 3, 2, 4, 3), padding_mode=padding_mode, align_corners=False, tolerance=1e-9)
 
 
+@pytest.mark.parametrize("sizes", [(4, 5), (4, 5, 3)])
+@pytest.mark.parametrize("wanted", ["image", "grid"])
+def test_one_gradient(wanted, sizes):
+    x, positions = rand(2, 3, *sizes, dtype=torch.float64), grid(2, *sizes, len(sizes))
+    (x if wanted == "grid" else positions).requires_grad_(False)
+    check(F.grid_sample, x, positions, align_corners=False, tolerance=1e-9)
+
+
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 def test_nan_and_far_away(mode, padding_mode):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections import OrderedDict
 
 import torch
 
@@ -29,7 +31,33 @@ def test_save_and_load(tmp_path):
 
 def test_what_was_saved_before_is_gone(tmp_path):
     path = str(tmp_path / "model.pt")
-    serialization.save([torch.ones(1, device="xla"), torch.ones(2, device="xla")], path)
-    serialization.save([torch.zeros(3, device="xla")], path)
-    assert os.listdir(f"{path}.tensors") == ["tensor_0.pt"]
-    assert serialization.load(path)[0].tolist() == [0, 0, 0]
+    counts = (2, 1, 1, 3, 0)
+    for number, count in enumerate(counts):
+        serialization.save([torch.full((2,), float(number), device="xla") for _ in range(count)], path)
+        assert len(os.listdir(f"{path}.tensors")) == count
+        assert [tensor.tolist() for tensor in serialization.load(path)] == [[number, number]] * count
+
+
+class Copying:
+    """Copies a folder when it is pickled: what is there if the process is killed before the structure is written."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    def __reduce__(self):
+        shutil.copytree(self.folder, f"{self.folder} in the middle")
+        return OrderedDict, ()
+
+
+def test_a_process_that_is_killed_while_it_saves(tmp_path):
+    folder = str(tmp_path / "checkpoints")
+    os.mkdir(folder)
+    serialization.save([torch.ones(1, device="xla"), torch.ones(2, device="xla")], f"{folder}/model.pt")
+    serialization.save([torch.zeros(2, device="xla"), Copying(folder)], f"{folder}/model.pt")
+    left = f"{folder} in the middle"
+    assert [tensor.tolist() for tensor in serialization.load(f"{left}/model.pt")] == [[1], [1, 1]]
+    for path in (left, folder):
+        serialization.save([torch.full((1,), 2.0, device="xla")], f"{path}/model.pt")
+        assert [tensor.tolist() for tensor in serialization.load(f"{path}/model.pt")] == [[2]]
+        assert sorted(os.listdir(path)) == ["model.pt", "model.pt.tensors"]
+        assert len(os.listdir(f"{path}/model.pt.tensors")) == 1
