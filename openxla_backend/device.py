@@ -99,6 +99,7 @@ class DeviceRun:
         values = values_of(tensors)
         if all(value.array is not None for value in values):
             arrays = self._arrays(tensors)
+            metrics.count("ExecuteComputation")  # here, in the thread that asks: no count changes behind its back
             self._begun = [value.owner for value in values], ahead.start(lambda: self._start(arrays, ()))
 
     def _is_without_effects(self) -> bool:
@@ -171,15 +172,14 @@ class DeviceRun:
         self._device.raise_failures()
         if _SAVES_GRAPHS:
             self._save(arguments, seeds)
-        return self._handles(self._start(arrays, seeds))
+        results = self._start(arrays, seeds)
+        metrics.count("ExecuteComputation")
+        return self._handles(results)
 
     def _start(self, arrays: list[Any], seeds: Sequence[int]) -> list[Any]:
         """The buffers of the results, which may still be computed."""
         arrays = self._in_order(arrays, [value.array for value in self._constants])
-        results = self._executable(arrays, (), seeds, self._program.lines)
-        metrics.count("ExecuteComputation")
-        lifetimes.bound(len(results))
-        return results
+        return self._executable(arrays, (), seeds, self._program.lines)
 
     def _save(self, arguments: list[Any], seeds: Sequence[int]) -> None:
         """Appends the program to the file of graphs."""
@@ -226,6 +226,7 @@ class DeviceRun:
             value = Value(None, 0, array)
             value.channels_last = channels_last
             handles.append(Handle(value))
+        lifetimes.bound(len(handles))
         return handles
 
     def _handle(self, output: fx.Output, arguments: list[Any], handles: list[Handle]) -> Handle:
