@@ -184,7 +184,11 @@ def _place(tensor: torch.Tensor, mode: Mode) -> torch.Tensor:
 
 
 def warm_up(names: Sequence[str], kind: type[Program] = Program) -> None:
-    """Brings up what a process needs only once (devices, Dynamo, compilers), so that no first call pays for it."""
-    for name in names:
+    """Brings up what a process needs only once (devices, Dynamo, compilers), so that no first call pays for it.
+
+    xla comes first: once torch's threads on the CPU have made heaps of their own, XLA's threads may end up with one of
+    those, which gives large blocks back to the system at each execution (docs/performance.md).
+    """
+    for name in sorted(names, key=lambda name: MODES[name].device != "xla"):
         with contextlib.suppress(Exception):  # a mode that does not work says so at its first call
             kind(MODES[name], torch.nn.Linear(2, 2), [torch.zeros(1, 2)]).run()
