@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from .language import DTYPES
-from .shapes import broadcasts, has_views, is_expanded, shares
+from .shapes import broadcasts, has_views, is_expanded, places, shares
 
 if TYPE_CHECKING:
     from .programs import Sketch
@@ -23,15 +23,25 @@ def _sizes_of_expand(s: Sketch, x: torch.Tensor) -> str:
 
 
 def _as_strided(s: Sketch, x: torch.Tensor, name: str = "as_strided") -> str | None:
-    """Not of what has no elements and a gradient: what is shown beyond it has none, until a write has torch make it
-    over the base's strides, where the device has some (`_requires_grad`)."""
-    if x.requires_grad and not x.numel():
-        return None
+    """Not beyond the elements of what has a gradient: those have none, until a write has torch make the view anew: by
+    the base's strides, which gives them one, or where a device has no strides by the views' own operators, which does
+    not (`_requires_grad`)."""
     rank = s.draw(st.integers(0, 2))
     size = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
     stride = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
-    offset = "" if s.odds(3) else f", {s.draw(st.integers(0, 3))}"
-    return f".{name}({size}, {stride}{offset})"
+    offset = s.draw(st.integers(0, 3)) if not s.odds(3) else None
+    if x.requires_grad and not _is_within(x, size, stride, offset):
+        return None
+    return f".{name}({size}, {stride}{'' if offset is None else f', {offset}'})"
+
+
+def _is_within(x: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int | None) -> bool:
+    """Whether `as_strided` shows nothing that `x` does not show; what it refuses shows nothing."""
+    try:
+        shown = x.detach().as_strided(size, stride, offset)
+    except RuntimeError:
+        return x.numel() > 0
+    return set(places(x)).issuperset(places(shown))
 
 
 def _narrow(s: Sketch, x: torch.Tensor) -> str:
