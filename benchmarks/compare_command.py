@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import environment, models, report, roofline, run
-from .modes import MODES, TESTS, available
+from .modes import FLOAT32, TESTS, available
 from .options import check_inputs, names, positive
 from .remote import ROOT, RemoteError, Server
 from .worker import Request
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Gives the command its options."""
     for option, what, known in (
         ("--models", "model", models.MODELS),
-        ("--modes", "mode", MODES),
+        ("--modes", "mode", FLOAT32),
         ("--test", "test", TESTS),
     ):
         parser.add_argument(
@@ -105,7 +105,7 @@ def kept(machine: dict[str, Any], folder: Path = RESULTS) -> Path:
 
 
 def _complete(options: argparse.Namespace) -> bool:
-    chosen, everything = (options.models, options.modes, options.test), (models.MODELS, MODES, TESTS)
+    chosen, everything = (options.models, options.modes, options.test), (models.MODELS, FLOAT32, TESTS)
     return options.image_size == models.IMAGE_SIZE and all(map(_same, chosen, everything))
 
 

@@ -28,6 +28,7 @@ class Mode(NamedTuple):
         freezing: Inductor takes the parameters for constants, and times its choices.
         needs: a package that the mode is left out without.
         elsewhere: it runs in a process of another environment, where torch_xla is installed.
+        autocast: to bfloat16.
     """
 
     device: str = "cpu"
@@ -38,6 +39,7 @@ class Mode(NamedTuple):
     freezing: bool = False
     needs: str | None = None
     elsewhere: bool = False
+    autocast: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -51,7 +53,13 @@ MODES: dict[str, Mode] = {
     "lazy": Mode(device="xla"),
     "openxla": Mode(device="xla", backend="openxla"),
     "openxla_step": Mode(device="xla", backend="openxla", whole_step=True, tests=["step"]),
+    "eager_bfloat16": Mode(tests=["inference"], autocast=True),
+    "inductor_bfloat16": Mode(backend="inductor", tests=["inference"], autocast=True),
+    "openxla_bfloat16": Mode(device="xla", backend="openxla", tests=["inference"], autocast=True),
 }
+
+#: Those that compute the same, by as many bits: what `compare` compares.
+FLOAT32 = tuple(name for name, mode in MODES.items() if not mode.autocast)
 
 TESTS = ("inference", "training", "step")  # training: one forward and one backward pass, no optimizer
 
@@ -150,7 +158,10 @@ class Program:
             gradients = [parameter.grad for parameter in self.model.parameters()]
             self._results = [tensor for tensor in (loss, *gradients) if tensor is not None]
         else:
-            with torch.no_grad():
+            autocast = (
+                torch.autocast(self.mode.device, torch.bfloat16) if self.mode.autocast else contextlib.nullcontext()
+            )
+            with torch.no_grad(), autocast:
                 self._results = [self.call(*self.inputs)]
 
     def wait(self) -> None:

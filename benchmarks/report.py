@@ -17,7 +17,7 @@ from .training_step import SETTLING
 Record = dict[str, Any]
 Rows = dict[str, dict[str, Record]]  # model → mode → row
 
-SUBJECTS = ("openxla", "openxla_step")  # the modes whose speedups are shown
+SUBJECTS = ("openxla", "openxla_step", "openxla_bfloat16")  # the modes whose speedups are shown
 
 
 def tables(records: Sequence[Record]) -> str:
@@ -82,7 +82,7 @@ def machine(environment: Record) -> str:
 def speedups(test: str, rows: Rows, subject: str) -> str:
     """How many times as fast one mode is as the others: PyTorch/XLA's table, then the other modes' columns. Empty where
     there is nothing to compare."""
-    others = [mode for mode in _modes(rows) if mode != subject and (subject, mode) != SUBJECTS]
+    others = [mode for mode in _modes(rows) if mode != subject and not (subject == "openxla" and mode in SUBJECTS)]
     others.sort(key=lambda mode: mode != "lazy")  # PyTorch/XLA's column first
     if subject not in _modes(rows) or not others:
         return ""

@@ -138,7 +138,8 @@ class Row:
         return {**self.record, "checks": [check.record() for check in self.checks.values()], "failure": self.failure}
 
     def _check(self, actual: verify.Results, expected: verify.Results) -> verify.Check:
-        return verify.check(self.record["model"], self.record["test"], actual, expected)
+        autocast = MODES[self.record["mode"]].autocast
+        return verify.check(self.record["model"], self.record["test"], actual, expected, autocast)
 
     def _hold(self, check: verify.Check) -> None:
         """Fails the row if the check did not pass. Of two checks of one thing the worse is kept."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from .modes import MODES, OURS
+from .modes import FLOAT32, OURS
 
 Rows = dict[str, dict[str, dict[str, Any]]]  # model → mode → row
 
-OTHERS = tuple(mode for mode in MODES if mode not in OURS)
+OTHERS = tuple(mode for mode in FLOAT32 if mode not in OURS)
 TORCH_XLA = ("torch_xla", "torch_xla_lazy")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from pathlib import Path
 
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._subclasses import fake_tensor
+
+import lazy_runtime
 
 
 def register() -> None:
@@ -48,10 +49,7 @@ def _trace_collectives() -> None:
 def _trace_shardings() -> None:
     """What shards a tensor within a compiled function is Python code around one operator, and a wrapped module's
     `forward` is the user's."""
-    package = importlib.util.find_spec("lazy_runtime")
-    assert package is not None
-    assert package.origin is not None
-    root = Path(package.origin).parent
+    root = Path(lazy_runtime.__file__).parent
     for module in ("mesh.py", "xla_sharding.py"):
         trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
     wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"

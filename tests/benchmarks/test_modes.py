@@ -78,3 +78,15 @@ def test_freezing_is_asked_for_while_the_model_is_traced(monkeypatch):
         program.run()
     assert seen == [True, False, False]
     assert set(program.results()) == {"output 0"}
+
+
+@pytest.mark.parametrize("mode", ["eager_bfloat16", "openxla_bfloat16"])
+def test_autocast_computes_in_bfloat16(mode):
+    model = _model().eval()
+    program, eager = Program(MODES[mode], model, [INPUT]), Program(MODES["eager"], model, [INPUT])
+    for each in (program, eager):
+        each.run()
+    assert program.results()["output 0"].dtype is torch.bfloat16
+    check = verify.check("resnet18", "inference", program.results(), eager.results(), autocast=True)
+    assert check.what == "bfloat16 outputs"
+    assert 1e-4 < check.error < check.bound

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -117,3 +119,11 @@ def test_a_whole_program_compiled():
         found = torch.compile(model.to("xla"), backend="openxla")(x.to("xla")).cpu()
     assert len(debug.compilations()) > known
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(1, 512), (1, 1, 512)])
+def test_a_weight_is_not_copied_for_one_row(shape):
+    x, weight = jnp.ones(shape), jnp.ones((700, 512))
+    program = jax.jit(lambda x, weight: matmul.product(x, weight.T)).lower(x, weight).compile()
+    assert program(x, weight).shape == (*shape[:-1], 700)
+    assert " copy(" not in program.as_text()
