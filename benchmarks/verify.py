@@ -62,7 +62,8 @@ def bound(name: str, test: str, dtype: torch.dtype) -> float:
 
     Float32 gradients through batch norm are ill-conditioned: eager's own are 2.4e-2 from float64 on resnet50 at batch
     4. Float64 tells a wrong gradient from an inexact one. A first step's updates are the gradients times a constant.
-    Of bfloat16's 8 bits a model leaves some: eager's own outputs under autocast are 5.5e-3 (BERT) and 9.5e-3 (the vision transformer) from float32.
+    Of bfloat16's 8 bits a model leaves some: eager's own outputs under autocast are 5.5e-3 (BERT) and 9.5e-3 (the
+    vision transformer) from float32.
     """
     if dtype == torch.bfloat16:
         return 5e-2
