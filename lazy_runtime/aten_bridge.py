@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from . import checks, dtypes, native
-from .layout import ChannelsLast, Packed, Transposed
+from .layout import ChannelsLast, HeadsLast, Packed, Transposed
 
 # in the order of c10::MemoryFormat's numbers
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
@@ -62,10 +62,10 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
     Args:
         name: `aten::convolution`, `aten::sum.dim_IntList`.
         arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
-            in torch's channels_last format), `Transposed` matrices, `Packed` weights, None, numbers, strings, dtypes
-            and the like, lists of these, and `RESULT`.
-        results: for each result an array, `ChannelsLast` or `Packed` like it (a `jax.ShapeDtypeStruct` in it will do),
-            or None for one that the operator leaves undefined.
+            in torch's channels_last format), `Transposed` matrices, `HeadsLast`, `Packed` weights, None, numbers,
+            strings, dtypes and the like, lists of these, and `RESULT`.
+        results: for each result an array, `ChannelsLast`, `HeadsLast` or `Packed` like it (a `jax.ShapeDtypeStruct` in
+            it will do), or None for one that the operator leaves undefined.
 
     Returns:
         The results, of the kinds asked for.
@@ -83,27 +83,26 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
         )
     )
     return [
-        None if like is None else ChannelsLast(next(made)) if isinstance(like, ChannelsLast) else next(made)
+        None if like is None else type(like)(next(made)) if isinstance(like, ChannelsLast | HeadsLast) else next(made)
         for like in results
     ]
 
 
+_KINDS = {type(None): "n", ChannelsLast: "a", Transposed: "x", HeadsLast: "h", Packed: "p"}
+
+
 def _kind(like: Any) -> str:
-    if like is None:
-        return "n"
-    if isinstance(like, Packed):
-        return "p"
-    return "a" if isinstance(like, ChannelsLast) else "x" if isinstance(like, Transposed) else "t"
+    return _KINDS.get(type(like), "t")
 
 
 def _buffer(x: Any) -> Any:
-    return x.physical if isinstance(x, ChannelsLast | Transposed | Packed) else x
+    return x.physical if isinstance(x, ChannelsLast | Transposed | HeadsLast | Packed) else x
 
 
 def _encode(argument: Any, arrays: list[Any]) -> str:
     if argument is RESULT:
         return RESULT
-    if isinstance(argument, ChannelsLast | Transposed | Packed | jax.Array):
+    if isinstance(argument, ChannelsLast | Transposed | HeadsLast | Packed | jax.Array):
         arrays.append(_buffer(argument))
         return _kind(argument) + (argument.text if isinstance(argument, Packed) else "")
     if isinstance(argument, list | tuple) and any(isinstance(item, ChannelsLast | jax.Array) for item in argument):

@@ -1,5 +1,5 @@
-"""`scaled_dot_product_attention` on xla, and in what `backend="openxla"` compiles: as torch composes it of other
-operators where the scores are few, else as one operator that takes them in blocks (`ops/attention_blocks.py`)."""
+"""`scaled_dot_product_attention` on xla, and in what `backend="openxla"` compiles: one operator (`ops/attention.py`)
+where there is a kernel for it or the scores are many, else as torch composes it of other operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from .ops import attention_blocks
+from . import xla_devices
+from .ops import attention_aten, attention_blocks
 
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -25,7 +26,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """`aten::scaled_dot_product_attention` for xla tensors."""
-    if not _in_blocks(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+    if not _is_one_operator(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return aten.scaled_dot_product_attention.default._op_dk(
             _COMPOSITE, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -46,7 +47,7 @@ def traced(
     """The same where Dynamo has traced a call of torch's function, on tensors of any device: what comes by way of the
     dispatcher is taken apart before anybody sees it on a CPU (dropout, a mask with a gradient), or in inference mode.
     """
-    if not _in_blocks(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+    if not _is_one_operator(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -58,7 +59,7 @@ def traced(
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
-def _in_blocks(
+def _is_one_operator(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -67,14 +68,13 @@ def _in_blocks(
     is_causal: bool,
     enable_gqa: bool,
 ) -> bool:
-    """Whether the scores are many, in a form that the blocks have. What has no meaning is left for torch to refuse."""
+    """Whether there is a kernel or the scores are many, in a form that the operator has. What has no meaning is left
+    for torch to refuse."""
     lead, rank = query.shape[:-2], query.ndim
     if rank < 2 or key.ndim != rank or value.ndim != rank or not query.dtype.is_floating_point:
         return False
     queries, keys, features = query.shape[-2], key.shape[-2], query.shape[-1]
-    if all(type(size) is int for size in (*query.shape, keys)) and attention_blocks.is_whole(
-        query.shape, keys, query.dtype.itemsize
-    ):  # sizes that are not known yet may become large
+    if _are_few(query, keys) and not _has_kernel(query, value, mask, dropout_p):
         return False
     fits = (
         query.dtype == key.dtype == value.dtype
@@ -89,6 +89,25 @@ def _in_blocks(
     elif fits:
         fits = key.shape[:-2] == lead
     return fits and _fits(mask, query, keys, is_causal) and not _transformed() and _allowed()
+
+
+def _are_few(query: torch.Tensor, keys: int) -> bool:
+    """Whether the scores are so few that all may exist at once. Sizes that are not known yet may become large."""
+    sizes = (*query.shape, keys)
+    return all(type(size) is int for size in sizes) and attention_blocks.is_whole(
+        query.shape, keys, query.dtype.itemsize
+    )
+
+
+def _has_kernel(query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float) -> bool:
+    """Whether torch's kernel for the CPU gives the output and all gradients."""
+    if (mask is not None and mask.requires_grad) or not torch._C._get_flash_sdp_enabled():
+        return False
+    platform = query.device.type
+    if platform == "xla":
+        device = xla_devices.get(query.device)
+        platform = device.platform if device.grid is None else "sharded"
+    return attention_aten.takes(platform, query, value, dropout_p)
 
 
 def _fits(mask: torch.Tensor | None, query: torch.Tensor, keys: int, is_causal: bool) -> bool:
@@ -137,17 +156,38 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 def _gradients(ctx: Any, grad: torch.Tensor | None, grad_logsumexp: Any) -> tuple[Any, ...]:
     if grad is None:
         return (None,) * 8
-    if torch.is_grad_enabled():
-        raise NotImplementedError(
-            "second derivatives of scaled_dot_product_attention with so many scores: call it within "
-            "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), which holds all of them in memory"
-        )
     query, key, value, mask, seed, attended, logsumexp = ctx.saved_tensors
     wants_mask = ctx.needs_input_grad[3]
+    if torch.is_grad_enabled():
+        if seed is not None or not _are_few(query, key.shape[-2]):
+            raise NotImplementedError(
+                "second derivatives of scaled_dot_product_attention with so many scores: call it within "
+                "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), which holds all of them in memory"
+            )
+        return *_differentiable_gradients(ctx, grad, query, key, value, mask), None, None, None, None
     *grads, grad_mask = torch.ops.lazy_runtime.attention_backward(
         grad, query, key, value, mask, seed, attended, logsumexp, ctx.dropout_p, ctx.is_causal, ctx.scale, wants_mask
     )
     return *grads, grad_mask if wants_mask else None, None, None, None, None
+
+
+def _differentiable_gradients(
+    ctx: Any, grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+) -> list[torch.Tensor | None]:
+    """The gradients of the queries, keys, values and mask by way of other operators, which have second ones."""
+    # tensors of their own: keys that are made of the queries give these no part of their gradient
+    inputs = [x if x is None else x.view_as(x) for x in (query, key, value, mask)]
+    query, key, value, mask = inputs  # type: ignore[assignment]
+    attended = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, mask, 0.0, ctx.is_causal, scale=ctx.scale, enable_gqa=_shares_heads(query, key)
+    )[0]
+    wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=False) if x is not None and needed]
+    found = iter(torch.autograd.grad(attended, wanted, grad, create_graph=True))
+    return [next(found) if needed else None for needed in ctx.needs_input_grad[:4]]
+
+
+def _shares_heads(query: torch.Tensor, key: torch.Tensor) -> bool:
+    return query.ndim > 2 and query.shape[-3] != key.shape[-3]
 
 
 def register(library: torch.library.Library) -> None:

@@ -5,8 +5,9 @@ height, width, channels). Left to XLA, a transpose stands around each of them, s
 themselves: an operator that knows about it takes and gives `ChannelsLast`, an elementwise one follows its operands, and
 for every other operator the registry turns it back into torch's order first.
 
-A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. A
-packed weight (`Packed`) means something to oneDNN's kernels only.
+A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. So are
+the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
+to oneDNN's kernels only.
 """
 
 from __future__ import annotations
@@ -59,6 +60,27 @@ class Transposed(_Reordered):
     def shape(self) -> tuple[int, ...]:
         *batch, columns, rows = self.physical.shape
         return (*batch, rows, columns)
+
+
+class HeadsLast(_Reordered):
+    """An array of (batch, heads, rows, ...) whose rows come before its heads in `physical`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, x: Any) -> HeadsLast:
+        """The same from an array in torch's order."""
+        return cls(jnp.swapaxes(x, 1, 2))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        batch, rows, heads, *rest = self.physical.shape
+        return (batch, heads, rows, *rest)
+
+    @property
+    def logical(self) -> Any:
+        """The array in torch's order."""
+        return jnp.swapaxes(self.physical, 1, 2)
 
 
 class Packed(NamedTuple):

@@ -7,14 +7,15 @@
 // The string: "aten::name.overload|result views|argument|argument|...", an argument being
 //   t           the next buffer, as it is          a           the next buffer, as channels-last activation
 //   x           the next buffer, transposed        o           the next result's buffer, for the kernel to write to
+//   h           the next buffer, dimensions 1 and 2 exchanged
 //   n           None                               i7 d0.5 b1  int, double (hexadecimal), bool
 //   I1,2,3      list of int                        B1,0        list of bool
 //   sTEXT       str                            F0.5,1     list of double
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
 //   pfloat32;64,64,3,3         a weight in an order of oneDNN's own (`Packed`): dtype, sizes
-// and the result views one letter per result, lists of them flattened: t, a, n for an undefined one, o for one that the
-// kernel has written to, or p for a weight in oneDNN's order.
+// and the result views one letter per result, lists of them flattened: t, a, x, h, n for an undefined one, o for one that
+// the kernel has written to, or p for a weight in oneDNN's order.
 //
 // A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
 // (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
@@ -115,7 +116,10 @@ at::Tensor view(ffi::AnyBuffer buffer, char kind) {
   auto dims = buffer.dimensions();
   at::Tensor tensor = at::from_blob(buffer.untyped_data(), at::IntArrayRef(dims.begin(), dims.size()),
                                     at::TensorOptions().dtype(scalar_type(buffer.element_type())));
-  return kind == 'a' ? tensor.movedim(-1, 1) : kind == 'x' ? tensor.transpose(-1, -2) : tensor;
+  return kind == 'a'   ? tensor.movedim(-1, 1)
+         : kind == 'x' ? tensor.transpose(-1, -2)
+         : kind == 'h' ? tensor.transpose(1, 2)
+                       : tensor;
 }
 
 // Whether two tensors of the same shape lie alike in memory.
@@ -372,6 +376,7 @@ Call parse(std::string_view text) {
       case 't':
       case 'a':
       case 'x':
+      case 'h':
       case 'o':
         call.places.push_back({argument, std::string(1, parts[i][0]), false, false});
         [[fallthrough]];
@@ -482,14 +487,16 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   for (const Place& place : call.places) {
     stack[place.argument] = filled(place, buffers, results, next, next_result, lent);
   }
-  std::vector<at::Tensor> targets;
+  std::vector<at::Tensor> targets, offered;
   next = 0;
   for (char kind : call.results) {
     targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
+    // torch's attention allocates its results as they lie, and gives transposed views of them
+    offered.push_back(kind == 'h' ? targets.back().transpose(1, 2) : targets.back());
   }
   const at::Tensor first = !stack.empty() && stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
   {
-    Offers offers(targets, lent);
+    Offers offers(offered, lent);
     call.op.callBoxed(stack);
   }
   std::vector<at::Tensor> tensors;

@@ -1,4 +1,8 @@
-"""Scaled dot-product attention as one operator: torch's for the CPU, and ours (`lazy_runtime/attention.py`)."""
+"""Scaled dot-product attention as one operator: torch's for the CPU, and ours (`lazy_runtime/attention.py`).
+
+Where torch's kernel (`attention_aten.py`) or cuDNN's (`attention_cudnn.py`) does not take it, it is computed in blocks
+(`attention_blocks.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from . import attention_blocks, attention_cudnn
+from . import attention_aten, attention_blocks, attention_cudnn
 from .attention_blocks import Options
 from .probe import probed
 from .reduction import opmath
@@ -84,6 +88,8 @@ def _forward(platform, query, key, value, mask, options):
     if attention_cudnn.takes(platform, query, key, value, mask, options):
         return attention_cudnn.forward(query, key, value, options)
     key, value = _for_each_head(key, query), _for_each_head(value, query)
+    if attention_aten.takes(platform, query, value, options.dropout):
+        return attention_aten.forward(query, key, value, mask, options)
     return attention_blocks.forward(query, key, value, mask, options)
 
 
@@ -92,7 +98,10 @@ def _backward(platform, grad, query, key, value, mask, attended, logsumexp, opti
         return *attention_cudnn.backward(grad, query, key, value, options), None
     heads = key.shape
     key, value = _for_each_head(key, query), _for_each_head(value, query)
-    grads = attention_blocks.backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
+    if attention_aten.takes(platform, query, value, options.dropout) and not wants_mask:
+        grads = *attention_aten.backward(grad, query, key, value, mask, attended, logsumexp, options), None
+    else:
+        grads = attention_blocks.backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
     return grads[0], _summed(grads[1], heads), _summed(grads[2], heads), grads[3]
 
 

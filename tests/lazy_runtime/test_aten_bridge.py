@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lazy_runtime import aten_bridge, dtypes
-from lazy_runtime.layout import ChannelsLast
+from lazy_runtime.layout import ChannelsLast, HeadsLast
 
 CPU = jax.devices("cpu")[0]
 X = torch.linspace(-2, 3, 2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
@@ -34,7 +34,7 @@ def program(name, arguments, results, *tensors):
 
     def function(*arrays):
         made = aten_bridge.call(name, arguments(*arrays), results(*arrays))
-        return [x.physical if isinstance(x, ChannelsLast) else x for x in made if x is not None]
+        return [x.physical if isinstance(x, ChannelsLast | HeadsLast) else x for x in made if x is not None]
 
     with dtypes.x64():
         arrays = [to_jax(x) for x in tensors]
@@ -229,6 +229,11 @@ def kernels():
     def resized(x):
         return torch.empty(0).resize_(x.shape).copy_(x)
 
+    def exchanged(x):
+        made = torch.empty(x.transpose(1, 2).shape).copy_(x.transpose(1, 2))
+        addresses.append(made.data_ptr())
+        return made.transpose(1, 2)
+
     def keeping(x):
         made = torch.empty(x.shape).copy_(x)
         addresses.append(made.data_ptr())
@@ -236,7 +241,7 @@ def kernels():
         return made
 
     addresses, held = [], []
-    for kernel in (turned, conjugated, negated, swapped, after_a_temporary, resized, keeping):
+    for kernel in (turned, conjugated, negated, swapped, after_a_temporary, resized, exchanged, keeping):
         results = "(Tensor, Tensor)" if kernel is swapped else "Tensor"
         library.define(f"{kernel.__name__}(Tensor x) -> {results}")
         library.impl(kernel.__name__, kernel, "CPU")
@@ -273,6 +278,18 @@ def test_a_result_that_a_kernel_allocates_is_not_copied(kernels):
     compiled, arrays = program("lazy_runtime_tests::keeping", lambda x: [x], lambda x: [like(5, 5)], x)
     (result,) = compiled(*arrays)
     result.block_until_ready()
+    assert addresses.pop() == result.unsafe_buffer_pointer()
+
+
+def test_heads_last(kernels):
+    """The kernel sees them as torch does, and what it allocates as they lie is not copied."""
+    addresses, _ = kernels
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    compiled, arrays = program(
+        "lazy_runtime_tests::exchanged", lambda x: [HeadsLast(x)], lambda x: [HeadsLast(like(2, 3, 4))], x
+    )
+    (result,) = compiled(*arrays)
+    assert torch.equal(torch.from_dlpack(result), x)
     assert addresses.pop() == result.unsafe_buffer_pointer()
 
 

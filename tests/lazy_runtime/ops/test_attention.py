@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: composed on xla, torch's CPU form under torch.compile on plain tensors."""
+"""Scaled dot-product attention in all its forms, in torch's kernel for the CPU and composed of other operators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
+from lazy_runtime.ops import attention_aten
+
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 
 
-@pytest.fixture(params=["xla", "compiled on xla", "compiled on the CPU"], autouse=True)
-def compare(request):
+@pytest.fixture(params=["xla", "composed on xla", "compiled on xla", "compiled on the CPU"], autouse=True)
+def compare(request, monkeypatch):
     """`check` for each of the ways that attention comes to XLA."""
-    if request.param == "xla":
+    if "composed" in request.param:
+        monkeypatch.setattr(attention_aten, "takes", lambda *arguments: False)
+    if "compiled" not in request.param:
         yield check
         return
     torch._dynamo.reset()

@@ -12,15 +12,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lazy_runtime
 from lazy_runtime import metrics
-from lazy_runtime.ops import attention_blocks, registry
+from lazy_runtime.ops import attention_aten, attention_blocks, registry
 
 OURS = "xla::lazy_runtime::attention"
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Blocks of four rows, however few there are."""
+    """Blocks of four rows, however few there are, and no kernel of torch's."""
     with monkeypatch.context() as patched:
+        patched.setattr(attention_aten, "takes", lambda *arguments: False)
         patched.setattr(attention_blocks, "WHOLE_BYTES", 0)
         patched.setattr(attention_blocks, "WHOLE_SCORES", 0)
         patched.setattr(attention_blocks, "BLOCK_BYTES", 1)

@@ -1,0 +1,61 @@
+"""Attention on the CPU in torch's own kernel (flash attention), which never holds the scores: by what was measured
+(docs/performance.md) it takes a quarter of the time of products and softmax in XLA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import aten_bridge
+from ..layout import HeadsLast
+from .attention_blocks import Options
+
+_NAME = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def takes(platform: str, query: Any, value: Any, dropout: float) -> bool:
+    """Whether the kernel computes this attention.
+
+    Args:
+        query, value: arrays or tensors.
+    """
+    return (
+        platform == "cpu"
+        and dropout == 0
+        and query.ndim == 4
+        and query.shape[-1] == value.shape[-1]
+        and aten_bridge.available()
+    )
+
+
+def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
+    """As `attention_blocks.forward`."""
+    heads = [HeadsLast.of(x) for x in (query, key, value)]
+    arguments = [*heads, 0.0, options.is_causal, _added(mask, query), options.scale]
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    batch, rows, number, _ = heads[0].physical.shape
+    logsumexp = HeadsLast(jax.ShapeDtypeStruct((batch, rows, number), wide))
+    attended, logsumexp = aten_bridge.call(_NAME, arguments, [heads[0], logsumexp])
+    return attended.logical, logsumexp.logical
+
+
+def backward(
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options
+) -> tuple[Any, Any, Any]:
+    """Gradients of the queries, the keys and the values."""
+    grad, *heads, attended = (HeadsLast.of(x) for x in (grad, query, key, value, attended))
+    sums = HeadsLast.of(logsumexp)
+    arguments = [grad, *heads, attended, sums, 0.0, options.is_causal, _added(mask, query), options.scale]
+    grads = aten_bridge.call(f"{_NAME}_backward", arguments, heads)
+    return grads[0].logical, grads[1].logical, grads[2].logical
+
+
+def _added(mask: Any, query: Any) -> Any:
+    """The mask as the kernel adds it to the scores."""
+    if mask is None:
+        return None
+    if mask.dtype == bool:
+        mask = jnp.where(mask, 0, -jnp.inf).astype(query.dtype)
+    return mask.reshape((1,) * (query.ndim - mask.ndim) + mask.shape)
