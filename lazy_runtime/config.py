@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from . import environment
+import torch
+
+from . import environment, processor
 
 
 def cpu_devices() -> int | None:
@@ -18,6 +20,12 @@ def donation() -> bool:
 def keeps_host_memory() -> bool:
     """`XLA_KEEP_HOST_MEMORY`: whether memory that CPU programs give back stays in the process."""
     return environment.value("XLA_KEEP_HOST_MEMORY")
+
+
+def products_are_torchs() -> bool:
+    """`XLA_CPU_PRODUCTS`: whether torch's kernels multiply matrices of float32 and float64 on the CPU."""
+    chosen = environment.value("XLA_CPU_PRODUCTS")
+    return torch.backends.mkl.is_available() and processor.is_intel() if chosen is None else chosen == "torch"
 
 
 def strict_fallback() -> bool:

@@ -13,7 +13,6 @@ import importlib.metadata
 import inspect
 import json
 import os
-import platform
 import re
 import sys
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ import torch
 from jax.sharding import NamedSharding
 from jaxlib import xla_client
 
-from . import environment
+from . import environment, processor
 from ._version import __version__
 from .grid import names
 from .spec import TensorSpec
@@ -187,7 +186,7 @@ def _fixed(device: Device) -> dict[str, str]:
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "platform": f"{client.platform} {client.platform_version}",
         "device": f"{jax_device.device_kind}, {client.device_count()} of them, {jax.process_count()} processes",
-        "processor": _processor(),
+        "processor": processor.description(),
         "variables": json.dumps(_variables(), sort_keys=True),
     }
 
@@ -196,7 +195,7 @@ def kernels() -> dict[str, str]:
     """What the choices of torch's kernels for the CPU depend on beside their operands."""
     return {
         "torch": f"{torch.__version__} ({torch.version.git_version})",
-        "processor": _processor(),
+        "processor": processor.description(),
         "threads": str(torch.get_num_threads()),
         "variables": json.dumps({k: v for k, v in os.environ.items() if k.startswith(_KERNELS)}, sort_keys=True),
     }
@@ -215,24 +214,6 @@ def _sources() -> str:
         hashed.update(f"{path.relative_to(here)} {len(content)} ".encode())
         hashed.update(content)
     return hashed.hexdigest()
-
-
-@functools.cache
-def _processor() -> str:
-    """Model, instruction sets and number of cores: XLA:CPU compiles for exactly these."""
-    model, features = platform.processor() or platform.machine(), ""
-    try:
-        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:  # not Linux
-        text = ""
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "CPU part"):
-            model = value.strip()
-        if name.strip() in ("flags", "Features", "isa"):
-            features = " ".join(sorted(value.split()))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{model} ({_digest(features.encode())[:12]}), {cores} cores, NPROC={os.environ.get('NPROC', '')}"
 
 
 #: Flags of jax that say where things are kept, shown or logged. All others count, known to matter or not.

@@ -153,6 +153,17 @@ TABLE = (
         "returns it to the system).",
         "the process keeps the most that it ever used; off: the system clears pages at each execution",
     ),
+    Variable(
+        "XLA_CPU_PRODUCTS",
+        "xla, torch",
+        _choice("xla", "torch"),
+        None,
+        "use",
+        "Whose kernels multiply matrices of float32 and float64 on the CPU; by default torch's on Intel's processors, "
+        "for which its math library (MKL) is made, and XLA's on all others.",
+        "the other one's take 1.5 to 2 times as long",
+        code=True,
+    ),
     _flag(
         "XLA_STRICT_FALLBACK",
         False,

@@ -1,8 +1,9 @@
 """Convolutions, forward and backward.
 
-Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product,
-the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other
-platform, in XLA's own convolution, whose gradients are jax's transposes of it. All three work on channels-last images.
+Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product
+(`matmul.py`), the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on
+every other platform, in XLA's own convolution, whose gradients are jax's transposes of it. All three work on
+channels-last images.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 import torch
 
 from .. import aten_bridge, precision
-from ..layout import ChannelsLast, logical, physical
+from ..layout import ChannelsLast, Transposed, logical, physical
+from . import matmul
 from .reduction import opmath
 from .registry import op
 
@@ -74,7 +76,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         (made,) = aten_bridge.call("aten::convolution", [ChannelsLast(x), weight, None, *geometry], [like])
         y = made.physical
     else:
-        y = _in_xla(x, logical(weight), geometry)
+        y = _in_xla(x, logical(weight), geometry, out.device.platform)
     if bias is not None:
         y = y + bias
     return ChannelsLast(y) if batched else logical(ChannelsLast(y))[0]
@@ -103,7 +105,8 @@ def convolution_backward(
         grad, x = grad[None], x[None]
     grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    if _prefers_aten(input_spec.device.platform, x, weight, geometry):
+    platform = input_spec.device.platform
+    if _prefers_aten(platform, x, weight, geometry):
         mask = [*output_mask[:2], False]
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
         grad_x, grad_weight, _ = aten_bridge.call(
@@ -112,12 +115,14 @@ def convolution_backward(
             [like if wanted else None for like, wanted in zip(results, mask, strict=True)],
         )
         grad_x = None if grad_x is None else grad_x.physical
+    elif _is_product(weight, geometry):
+        grad_x, grad_weight = _one_by_one_backward(grad, x, weight, geometry, output_mask, platform)
     else:
         grad_x = grad_weight = None
         if output_mask[0]:
-            (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, geometry), x)[1](grad)
+            (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, geometry, platform), x)[1](grad)
         if output_mask[1]:
-            (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry), weight)[1](grad)
+            (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry, platform), weight)[1](grad)
     grad_bias = jnp.sum(grad, tuple(range(n + 1))) if output_mask[2] else None
     if grad_x is not None:
         grad_x = ChannelsLast(grad_x) if batched else logical(ChannelsLast(grad_x))[0]
@@ -149,12 +154,12 @@ def channels_last(weight):
 # ---- in XLA; x and the result have their channels last
 
 
-def _in_xla(x, weight, geometry: Geometry):
+def _in_xla(x, weight, geometry: Geometry, platform: str):
     channels = x.shape[-1]
     if geometry.transposed:
         return _transposed(x, weight, geometry)
     if _is_product(weight, geometry):
-        return _one_by_one(x, weight, geometry)
+        return _one_by_one(x, weight, geometry, platform)
     if geometry.groups == channels and weight.shape[0] == channels and channels > 1:
         return _depthwise(x, weight, geometry)
     return _general(x, weight, geometry.stride, [(p, p) for p in geometry.padding], geometry)
@@ -176,14 +181,31 @@ def _general(x, weight, stride, padding, geometry: Geometry, **options: Any):
     )
 
 
-def _one_by_one(x, weight, geometry: Geometry):
+def _one_by_one(x, weight, geometry: Geometry, platform: str):
     """A 1×1 convolution is a matrix product over the channels."""
+    return matmul.linear_product(_pixels(x, geometry), weight.reshape(weight.shape[:2]), platform)
+
+
+def _one_by_one_backward(grad, x, weight, geometry: Geometry, wanted, platform: str):
+    """The gradients of the image and the weight, None where they are not wanted."""
+    pixels, scatter = jax.vjp(lambda x: _pixels(x, geometry), x)
+    rows, filters = grad.reshape(-1, grad.shape[-1]), weight.reshape(weight.shape[:2])
+    grad_x = grad_weight = None
+    if wanted[0]:
+        (grad_x,) = scatter(matmul.of_matrices(rows, filters, platform).reshape(pixels.shape))
+    if wanted[1]:
+        columns = Transposed(rows) if matmul.takes_turned(platform, rows.dtype) else rows.T
+        grad_weight = matmul.of_matrices(columns, pixels.reshape(-1, pixels.shape[-1]), platform).reshape(weight.shape)
+    return grad_x, grad_weight
+
+
+def _pixels(x, geometry: Geometry):
+    """Those that a 1×1 convolution takes: padded, and every so many of them."""
     if any(geometry.padding):
         x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
     if any(s != 1 for s in geometry.stride):
         x = x[(slice(None), *(slice(None, None, s) for s in geometry.stride))]
-    filters = weight.reshape(weight.shape[:2])
-    return jax.lax.dot_general(x, filters, (((x.ndim - 1,), (1,)), ((), ())), precision=precision.of(x.dtype))
+    return x
 
 
 def _depthwise(x, weight, geometry: Geometry):

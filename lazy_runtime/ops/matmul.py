@@ -1,7 +1,7 @@
 """Matrix products. float32 is multiplied at float32's precision on every platform unless the user lowers it.
 
-On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own; of
-float32 XLA's are the faster ones (docs/architecture.md).
+On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own; so are
+float32 and float64 on Intel's processors (MKL), where on others XLA's are the faster ones (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from .. import aten_bridge, dtypes, precision
-from ..layout import logical
+from .. import aten_bridge, config, dtypes, precision
+from ..layout import Transposed, logical
 from .registry import op, overload
 
 #: Multiplications that a product must have for a call out of XLA's program to pay.
 SMALLEST_CALL = 1 << 20
+SMALLEST_CALL_OF_MKL = 1 << 16
 
 
 def takes_turned(platform: str, dtype: Any) -> bool:
-    """Whether products of this dtype take matrices that are `Transposed` as they lie."""
-    return platform == "cpu" and dtype == jnp.bfloat16 and aten_bridge.available()
+    """Whether products of this dtype are torch's, which take matrices that are `Transposed` as they lie."""
+    if platform != "cpu" or not aten_bridge.available():
+        return False
+    return dtype == jnp.bfloat16 or (dtype in (jnp.float32, jnp.float64) and config.products_are_torchs())
 
 
 def product(x, y, dtype=None):
@@ -44,17 +47,34 @@ def product(x, y, dtype=None):
     return jnp.matmul(x, y, precision=precision.of(x.dtype), preferred_element_type=dtype)
 
 
-def _calls_aten(x, y, out) -> bool:
+def of_matrices(x, y, platform: str):
+    """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
+    if _calls_aten(x, y, platform):
+        return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
+    return product(x, y)
+
+
+def _calls_aten(x, y, platform: str) -> bool:
     """Whether a product of matrices, or of two batches of them, is worth a call of torch's kernel."""
-    if not takes_turned(out.device.platform, x.dtype) or x.ndim != y.ndim or x.ndim not in (2, 3):
+    if x.dtype != y.dtype or x.ndim != y.ndim or x.ndim not in (2, 3) or not takes_turned(platform, x.dtype):
         return False
-    return math.prod(x.shape) * y.shape[-1] >= SMALLEST_CALL
+    least = SMALLEST_CALL if x.dtype == jnp.bfloat16 else SMALLEST_CALL_OF_MKL
+    return math.prod(x.shape) * y.shape[-1] >= least
 
 
 def _by_aten(name, arguments, x, y):
     like = jax.ShapeDtypeStruct((*x.shape[:-1], y.shape[-1]), x.dtype)
     (result,) = aten_bridge.call(f"{name}.out", [*arguments, aten_bridge.RESULT], [like])
     return result
+
+
+def linear_product(x, weight, platform: str):
+    """What `linear` multiplies: the last dimension of `x` with that of the weight."""
+    x, weight = logical(x), logical(weight)
+    rows = x.reshape(-1, x.shape[-1])
+    if weight.ndim == 2 and _calls_aten(rows, Transposed(weight), platform):
+        return of_matrices(rows, Transposed(weight), platform).reshape(*x.shape[:-1], weight.shape[0])
+    return product(x, weight.T)
 
 
 def exact_product(x, y):
@@ -89,9 +109,7 @@ def _product_op(*names: str) -> Callable[[Callable], Callable]:
 
 @_product_op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul")
 def mm(x, y, *, out):
-    if _calls_aten(x, y, out):
-        return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
-    return product(x, y)
+    return of_matrices(x, y, out.device.platform)
 
 
 @_product_op("aten::vdot")
@@ -125,13 +143,18 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
     if alpha == 0:  # as in BLAS, nans in the product do not count
         shape = (*first.shape[:-1], *second.shape[1:])
         return _sum(x, jnp.zeros(shape, _wide(first)), beta, 1, out)
-    if isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype and _calls_aten(first, second, out):
+    platform = out.device.platform
+    if first.dtype == _wide(first):  # XLA adds the rest with what follows
+        return _sum(x, of_matrices(first, second, platform), beta, alpha, out)
+    if isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype and _calls_aten(first, second, platform):
         return _by_aten("aten::addmm", [logical(x), first, second, 1, 1], first, second)
     return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
 
 
 @_product_op("aten::baddbmm")
 def baddbmm(x, first, second, *, beta=1, alpha=1, out):
+    if first.dtype == _wide(first):
+        return _sum(x, of_matrices(first, second, out.device.platform), beta, alpha, out)
     return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
 
 
@@ -155,8 +178,8 @@ def addr(x, first, second, *, beta=1, alpha=1, out):
 
 
 @_product_op("aten::linear")
-def linear(x, weight, bias=None):
-    y = product(x, logical(weight).T)
+def linear(x, weight, bias=None, *, out):
+    y = linear_product(x, weight, out.device.platform)
     return y if bias is None else y + bias
 
 

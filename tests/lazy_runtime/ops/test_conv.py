@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from comparison import check, rand
 
 from lazy_runtime import aten_bridge, compiler
+from lazy_runtime.ops import matmul
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -125,6 +126,17 @@ def test_which_way_it_goes_on_the_cpu(bridged, name, dtype, expected):
     compiler.clear()
     convolve(CONV, *GEOMETRIES[name], bias=False, dtype=dtype)
     assert bridged == expected
+
+
+@pytest.mark.parametrize("owner", ["torch", "xla"])
+@pytest.mark.parametrize("name", ["2d one by one", "2d one by one stride padding"])
+def test_products_over_the_channels(bridged, monkeypatch, name, owner):
+    compiler.clear()
+    monkeypatch.setenv("XLA_CPU_PRODUCTS", owner)
+    monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
+    convolve(CONV, *GEOMETRIES[name], bias=True, dtype=torch.float32)
+    assert bridged == (["mm.out"] * 3 if owner == "torch" else [])
+    compiler.clear()
 
 
 @pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])

@@ -1,4 +1,4 @@
-"""Matrix products that torch's kernels compute, with matrices as they lie."""
+"""Matrix products that torch's kernels compute, with matrices as they lie, and which those are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge, debug, layout
+from lazy_runtime import aten_bridge, compiler, config, debug, layout, processor
 from lazy_runtime.ops import matmul
 
 pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
@@ -24,6 +24,7 @@ def calls(monkeypatch):
     """The operators that programs call, whatever the sizes; with each, how its operands lie."""
     found = []
     monkeypatch.setattr(matmul, "SMALLEST_CALL", 1)
+    monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
     called = aten_bridge.call
 
     def call(name, arguments, results):
@@ -60,17 +61,67 @@ def test_products_of_bfloat16_are_torchs_own(calls, name):
     torch.testing.assert_close(found, function(x), rtol=0 if expected else 2e-2, atol=0 if expected else 1e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_others_are_xlas(calls, dtype):
+OF_FLOAT32 = {
+    "mm": (lambda x: x @ x.t(), (17, 29), "aten::mm.out"),
+    "linear": (lambda x: torch.nn.functional.linear(x, x, x[:, 0]), (17, 29), "aten::mm.out"),
+    "linear of batches": (lambda x: torch.nn.functional.linear(x, x[0], x[0, :, 0]), (3, 17, 29), "aten::mm.out"),
+    "scaled": (lambda x: torch.addmm(x[:, :17], x, x.t(), beta=0.5, alpha=2), (17, 29), "aten::mm.out"),
+    "bmm": (lambda x: torch.bmm(x, x.mT), (3, 17, 29), "aten::bmm.out"),
+    "baddbmm": (lambda x: torch.baddbmm(x[:, :, :17], x, x.mT, beta=2), (3, 17, 29), "aten::bmm.out"),
+}
+
+
+@pytest.mark.parametrize("owner", ["torch", "xla"])
+@pytest.mark.parametrize("name", OF_FLOAT32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_of_float32_are_theirs_whom_the_variable_says(calls, monkeypatch, dtype, name, owner):
+    compiler.clear()  # the graph is the same
+    monkeypatch.setenv("XLA_CPU_PRODUCTS", owner)
+    function, sizes, expected = OF_FLOAT32[name]
+    x = normal(*sizes, dtype=dtype)
+    found = function(x.to("xla")).cpu()
+    assert [called for called, _ in calls] == ([expected] if owner == "torch" else [])
+    torch.testing.assert_close(found, function(x))
+
+
+@pytest.mark.parametrize("owner", ["torch", "xla"])
+def test_gradients_of_float32_products(calls, monkeypatch, owner):
+    compiler.clear()
+    monkeypatch.setenv("XLA_CPU_PRODUCTS", owner)
+    expected = []
+    for device in ("cpu", "xla"):
+        inputs = [normal(n, 31, dtype=torch.float64).to(device).requires_grad_() for n in (17, 19)]
+        torch.nn.functional.linear(*inputs).square().sum().backward()
+        expected.append([tensor.grad.cpu() for tensor in inputs])
+    assert len(calls) == (3 if owner == "torch" else 0)
+    for ours, theirs in zip(*expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("is_intel", [True, False])
+def test_torchs_library_is_for_intels_processors(monkeypatch, is_intel):
+    monkeypatch.delenv("XLA_CPU_PRODUCTS", raising=False)
+    monkeypatch.setattr(processor, "is_intel", lambda: is_intel)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert config.products_are_torchs() is is_intel
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    assert not config.products_are_torchs()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.complex64])
+def test_others_are_xlas(calls, monkeypatch, dtype):
+    monkeypatch.setenv("XLA_CPU_PRODUCTS", "torch")
     x = normal(17, 29, dtype=dtype).to("xla")
     (x @ x.t()).cpu()
     assert not calls
 
 
 def test_small_products_are_no_calls(calls, monkeypatch):
-    monkeypatch.setattr(matmul, "SMALLEST_CALL", 17 * 17 * 30 + 1)
-    x = normal(17, 30).to("xla")
-    (x @ x.t()).cpu()
+    monkeypatch.setenv("XLA_CPU_PRODUCTS", "torch")
+    for name, dtype in (("SMALLEST_CALL", BFLOAT16), ("SMALLEST_CALL_OF_MKL", torch.float32)):
+        monkeypatch.setattr(matmul, name, 17 * 17 * 30 + 1)
+        x = normal(17, 30, dtype=dtype).to("xla")
+        (x @ x.t()).cpu()
     assert not calls
 
 
