@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import checks, disk_cache, dtypes, lower, metrics
+from . import checks, code_generation, disk_cache, dtypes, lower, metrics
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -162,7 +162,7 @@ def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Pla
     """Where the graph's executable is on disk or would be; None if it is not kept there, or is known already."""
     if graph.is_collective or graph.device.spans_processes or (graph, keep_layout, None) in _executables:
         return None
-    return disk_cache.find(graph, keep_layout, _OPTIONS.get(graph.device.platform, {}))
+    return disk_cache.find(graph, keep_layout, code_generation.known(graph.device.platform))
 
 
 def executable(
@@ -222,7 +222,7 @@ def compile_graph(
     with dtypes.x64(), jax.default_device(graph.device.jax_device):
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
-        compiled = _compile(lowered, graph.device.platform, dict(graph.options))
+        compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
     metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)
@@ -304,28 +304,22 @@ class _Retraced(Sequence[checks.Check]):
         return self._checks[number]
 
 
-# XLA's CPU fusion emitters (jaxlib 0.10.2) miscompile a fused in-place update that reads what it has just written:
-# `y = x[::2]; y[1:] = y[:-1]; x[::2] = y` gives other numbers than its parts. Without them it is right, compiles in
-# half the time, and runs as fast.
-_OPTIONS: dict[str, dict[str, Any]] = {"cpu": {"xla_cpu_use_fusion_emitters": False}}
-
-
-def _compile(lowered: jax.stages.Lowered, platform: str, users: dict[str, Any]) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered, options: dict[str, Any], users: dict[str, Any]) -> jax.stages.Compiled:
     """
     Args:
+        options: of ours, which an XLA may not have any more.
         users: options that the user asked for (`lazy_runtime.compile(custom_compile_options=...)`).
 
     Raises:
         ValueError: XLA knows none of that name, or not with that value.
     """
-    options = _OPTIONS.get(platform, {})
     try:
         return lowered.compile(compiler_options={**options, **users} or None)
     except jax.errors.JaxRuntimeError as error:
         refused = [name for name in users if name in str(error)]
         if refused:
             raise ValueError(f"custom_compile_options: XLA refuses {refused[0]!r}: {error}") from error
-        if any(name in str(error) for name in options):  # an XLA that has no such option any more
+        if any(name in str(error) for name in options):
             return lowered.compile(compiler_options=users or None)
         raise
 
