@@ -194,8 +194,8 @@ def _one_by_one_backward(grad, x, weight, geometry: Geometry, wanted, platform: 
     if wanted[0]:
         (grad_x,) = scatter(matmul.of_matrices(rows, filters, platform).reshape(pixels.shape))
     if wanted[1]:
-        columns = Transposed(rows) if matmul.takes_turned(platform, rows.dtype) else rows.T
-        grad_weight = matmul.of_matrices(columns, pixels.reshape(-1, pixels.shape[-1]), platform).reshape(weight.shape)
+        taken = pixels.reshape(-1, pixels.shape[-1])
+        grad_weight = matmul.of_matrices(Transposed(rows), taken, platform).reshape(weight.shape)
     return grad_x, grad_weight
 
 

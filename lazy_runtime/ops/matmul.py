@@ -127,6 +127,12 @@ def _wide(x) -> Any:
     return jnp.float32 if x.dtype in (jnp.float16, jnp.bfloat16) else x.dtype
 
 
+def _wide_product(x, y, platform: str):
+    """x @ y in the dtype that it is added up in."""
+    wide = _wide(x)
+    return of_matrices(x, y, platform) if x.dtype == wide else product(x, y, wide)
+
+
 def _sum(x, y, beta, alpha, out):
     """beta x + alpha y, as `out` is."""
     if jnp.issubdtype(y.dtype, jnp.integer):  # torch casts the factors to the tensors' dtype first
@@ -144,18 +150,15 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
         shape = (*first.shape[:-1], *second.shape[1:])
         return _sum(x, jnp.zeros(shape, _wide(first)), beta, 1, out)
     platform = out.device.platform
-    if first.dtype == _wide(first):  # XLA adds the rest with what follows
-        return _sum(x, of_matrices(first, second, platform), beta, alpha, out)
-    if isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype and _calls_aten(first, second, platform):
+    whole = isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype
+    if whole and first.dtype != _wide(first) and _calls_aten(first, second, platform):
         return _by_aten("aten::addmm", [logical(x), first, second, 1, 1], first, second)
-    return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
+    return _sum(x, _wide_product(first, second, platform), beta, alpha, out)  # XLA adds with what follows
 
 
 @_product_op("aten::baddbmm")
 def baddbmm(x, first, second, *, beta=1, alpha=1, out):
-    if first.dtype == _wide(first):
-        return _sum(x, of_matrices(first, second, out.device.platform), beta, alpha, out)
-    return _sum(x, product(first, second, _wide(first)), beta, alpha, out)
+    return _sum(x, _wide_product(first, second, out.device.platform), beta, alpha, out)
 
 
 @_product_op("aten::addbmm")
