@@ -30,19 +30,33 @@ def available() -> bool:
 
 class _Thread(threading.local):
     is_sharded = False
+    is_of_kernels = False
 
 
 _thread = _Thread()
 
 
 @contextlib.contextmanager
-def lowering(sharded: bool) -> Iterator[None]:
-    """Within, the calling thread lowers a program that is sharded over devices, or none such."""
-    before, _thread.is_sharded = _thread.is_sharded, sharded
+def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
+    """Within, the calling thread lowers a program.
+
+    Args:
+        sharded: it is sharded over devices.
+        of_kernels: it is little else than calls of torch's kernels, which do not run Python; these get a thread of
+            their own (`native/kernel_thread.h`).
+    """
+    before = vars(_thread).copy()
+    _thread.is_sharded, _thread.is_of_kernels = sharded, of_kernels
     try:
         yield
     finally:
-        _thread.is_sharded = before
+        vars(_thread).clear()
+        vars(_thread).update(before)
+
+
+def release_workers() -> None:
+    """Ends the calling thread's workers for torch's kernels, which slow down those of the kernels' own thread."""
+    native.bridge().release_workers()
 
 
 @functools.cache
@@ -56,7 +70,9 @@ def is_built() -> bool:
     return True
 
 
-def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def call(
+    name: str, arguments: Sequence[Any], results: Sequence[Any], then: Sequence[tuple[str, Sequence[Any]]] = ()
+) -> list[Any]:
     """Calls an ATen operator inside the program that is being traced.
 
     Args:
@@ -66,6 +82,8 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
             strings, dtypes and the like, lists of these, and `RESULT`.
         results: for each result an array, `ChannelsLast`, `HeadsLast` or `Packed` like it (a `jax.ShapeDtypeStruct` in
             it will do), or None for one that the operator leaves undefined.
+        then: operators that go on in place with its one result, and their further arguments, which are no arrays:
+            `[("aten::hardtanh_", [0.0, 6.0])]`.
 
     Returns:
         The results, of the kinds asked for.
@@ -76,10 +94,12 @@ def call(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[An
         raise TypeError(f"{name} takes indices of 64 bits")  # and gets them: `lower` tries again with torch's dtypes
     kinds = "o" * len(results) if RESULT in encoded else "".join(map(_kind, results))
     text = "|".join([name, kinds, *encoded])
+    for following, further in then:
+        text += "\n" + "|".join([following, "", "n", *map(encode_static, further)])
     wanted = [_buffer(like) for like in results if like is not None]
     made = iter(
         jax.ffi.ffi_call("aten_call", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted])(
-            *arrays, call=text, number=np.int64(checks.current_call())
+            *arrays, call=text, number=np.int64(checks.current_call()), own_thread=_thread.is_of_kernels
         )
     )
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,8 @@ def to_function(
     """
 
     def function(*arguments: Any) -> list[Any]:
-        with dtypes.narrowing(graph.device.narrows), aten_bridge.lowering(graph.device.grid is not None):
+        bridge = aten_bridge.lowering(graph.device.grid is not None, _is_of_kernels(graph))
+        with dtypes.narrowing(graph.device.narrows), bridge:
             return run(arguments)
 
     def run(arguments: Sequence[Any]) -> list[Any]:
@@ -93,6 +94,22 @@ def to_function(
 
     function.__name__ = thread.name or function.__name__  # XLA's module and its dumps have it
     return function
+
+
+def _is_of_kernels(graph: Graph) -> bool:
+    """Whether it has weights that are packed for torch's kernels, and nothing in it runs Python, which might wait for
+    another such program."""
+    names = list(_names(graph))
+    is_packed = any(name.startswith("lazy_runtime::pack") for name in names)
+    return is_packed and all(name.startswith(("aten::", "lazy_runtime::")) for name in names)
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    for call in graph.calls:
+        if call.nested is None:
+            yield call.name
+        else:
+            yield from _names(call.nested.graph)
 
 
 def evaluate(

@@ -17,6 +17,8 @@
 // and the result views one letter per result, lists of them flattened: t, a, x, h, n for an undefined one, o for one that
 // the kernel has written to, or p for a weight in oneDNN's order.
 //
+// Lines after the first are operators that go on in place, with what came before as their first argument (n).
+//
 // A kernel's error goes through XLA as "[aten #NUMBER KIND] message [end] in OPERATOR": which call of the program it was
 // (`number`), and which of torch's exceptions. `lazy_runtime/checks.py` raises it again.
 
@@ -34,6 +36,7 @@
 #include <torch/library.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -43,6 +46,8 @@
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
+
+#include "kernel_thread.h"
 
 namespace ffi = xla::ffi;
 
@@ -332,12 +337,13 @@ struct Place {
   std::optional<Packed> packed{};
 };
 
-// A parsed call: the arguments, with placeholders where buffers go.
+// A parsed call: the arguments, with placeholders where buffers go, and what is done in place to its result.
 struct Call {
   c10::OperatorHandle op;
   std::string results;
   torch::jit::Stack arguments;
   std::vector<Place> places;
+  std::vector<Call> then;
 };
 
 // A number where the schema wants a tensor is one that does not take part in type promotion, as torch's own parser has it.
@@ -359,11 +365,17 @@ c10::TypePtr optional_items(const c10::OperatorHandle& op, size_t argument) {
 }
 
 Call parse(std::string_view text) {
+  if (size_t end = text.find('\n'); end != std::string_view::npos) {
+    Call call = parse(text.substr(0, end));
+    for (auto line : split(text.substr(end + 1), '\n')) call.then.push_back(parse(line));
+    return call;
+  }
   auto parts = split(text, '|');
   auto name = split(parts.at(0), '.');
   Call call{c10::Dispatcher::singleton().findSchemaOrThrow(
                 std::string(name[0]).c_str(), name.size() > 1 ? std::string(name[1]).c_str() : ""),
             std::string(parts.at(1)),
+            {},
             {},
             {}};
   for (size_t i = 2; i < parts.size(); ++i) {
@@ -478,26 +490,42 @@ c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::Remaini
   return list;
 }
 
-void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text) {
-  PlainCPU plain;
-  const Call& call = parsed(text);
+// A call with its buffers.
+struct Filled {
+  const Call& call;
   Lent lent;  // outlives our own references
-  torch::jit::Stack stack = call.arguments;
-  size_t next = 0, next_result = 0;
-  for (const Place& place : call.places) {
-    stack[place.argument] = filled(place, buffers, results, next, next_result, lent);
+  torch::jit::Stack stack;
+  std::vector<at::Tensor> targets;  // where results are wanted, undefined ones apart
+  std::vector<at::Tensor> offered;
+
+  Filled(ffi::RemainingArgs& buffers, ffi::RemainingRets& results, std::string_view text)
+      : call(parsed(text)), stack(call.arguments) {
+    size_t next = 0, next_result = 0;
+    for (const Place& place : call.places) {
+      stack[place.argument] = filled(place, buffers, results, next, next_result, lent);
+    }
+    next = 0;
+    for (char kind : call.results) {
+      targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
+      // torch's attention allocates its results as they lie, and gives transposed views of them
+      offered.push_back(kind == 'h' ? targets.back().transpose(1, 2) : targets.back());
+    }
   }
-  std::vector<at::Tensor> targets, offered;
-  next = 0;
-  for (char kind : call.results) {
-    targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
-    // torch's attention allocates its results as they lie, and gives transposed views of them
-    offered.push_back(kind == 'h' ? targets.back().transpose(1, 2) : targets.back());
-  }
+
+  void run();
+};
+
+void Filled::run() {
   const at::Tensor first = !stack.empty() && stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
   {
     Offers offers(offered, lent);
     call.op.callBoxed(stack);
+  }
+  for (const Call& then : call.then) {
+    torch::jit::Stack next = then.arguments;
+    next.at(0) = stack.at(0);
+    then.op.callBoxed(next);
+    stack = std::move(next);
   }
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& value : stack) {
@@ -517,9 +545,9 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
       Packed::write(first, result, target);
       continue;
     }
-    TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(), text, " gave ",
-                result.scalar_type(), result.sizes(), " where ", target.scalar_type(), target.sizes(),
-                " was expected");
+    TORCH_CHECK(result.sizes() == target.sizes() && result.scalar_type() == target.scalar_type(),
+                call.op.operator_name(), " gave ", result.scalar_type(), result.sizes(), " where ",
+                target.scalar_type(), target.sizes(), " was expected");
     if (result.numel() && !is_there(result, target)) elsewhere.push_back(i);
   }
   for (size_t i : elsewhere) {  // a result may lie in what was meant for another one
@@ -530,33 +558,92 @@ void run(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_vie
   for (size_t i : elsewhere) targets[i].copy_(tensors[i]);
 }
 
-ffi::Error failed(std::string_view text, int64_t number, const char* kind, const char* message) {
-  return ffi::Error::Internal("[aten #" + std::to_string(number) + " " + kind + "] " + message + " [end] in " +
-                              std::string(text.substr(0, text.find('|'))));
+ffi::Error failed(const std::string& name, int64_t number, const char* kind, const char* message) {
+  return ffi::Error::Internal("[aten #" + std::to_string(number) + " " + kind + "] " + message + " [end] in " + name);
 }
 
-ffi::Error call(ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text, int64_t number) {
+// Runs something, and says what it threw.
+template <typename Function>
+ffi::Error checked(const std::string& name, int64_t number, Function function) {
   try {
-    run(buffers, results, text);
+    PlainCPU plain;
+    function();
     return ffi::Error::Success();
   } catch (const c10::IndexError& error) {
-    return failed(text, number, "IndexError", error.what_without_backtrace());
+    return failed(name, number, "IndexError", error.what_without_backtrace());
   } catch (const c10::ValueError& error) {
-    return failed(text, number, "ValueError", error.what_without_backtrace());
+    return failed(name, number, "ValueError", error.what_without_backtrace());
   } catch (const c10::TypeError& error) {
-    return failed(text, number, "TypeError", error.what_without_backtrace());
+    return failed(name, number, "TypeError", error.what_without_backtrace());
   } catch (const c10::NotImplementedError& error) {
-    return failed(text, number, "NotImplementedError", error.what_without_backtrace());
+    return failed(name, number, "NotImplementedError", error.what_without_backtrace());
   } catch (const c10::LinAlgError& error) {
-    return failed(text, number, "LinAlgError", error.what_without_backtrace());
+    return failed(name, number, "LinAlgError", error.what_without_backtrace());
   } catch (const c10::Error& error) {
-    return failed(text, number, "RuntimeError", error.what_without_backtrace());
+    return failed(name, number, "RuntimeError", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return failed(text, number, "RuntimeError", error.what());
+    return failed(name, number, "RuntimeError", error.what());
   }
+}
+
+// What a handler gives: an error or success at once, or a promise of one.
+struct Outcome {
+  ffi::Error now = ffi::Error::Success();
+  std::optional<ffi::Future> later{};
+};
+
+Outcome call(int32_t device, ffi::RemainingArgs buffers, ffi::RemainingRets results, std::string_view text,
+             int64_t number, bool own_thread) {
+  std::string name(text.substr(0, text.find('|')));
+  std::shared_ptr<Filled> filled;
+  ffi::Error error = checked(name, number, [&] { filled = std::make_shared<Filled>(buffers, results, text); });
+  if (error.failure()) return {error};
+  auto run = [filled = std::move(filled), name = std::move(name), number]() mutable {
+    return checked(name, number, [&] {
+      filled->run();
+      filled.reset();
+    });
+  };
+  if (!own_thread) return {run()};
+  KernelThread& thread = KernelThread::of(device);
+  if (thread.is_current()) return {run()};
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  thread.add([run = std::move(run), promise]() mutable {
+    ffi::Error error = run();
+    if (error.failure()) {
+      promise.SetError(std::move(error));
+    } else {
+      promise.SetAvailable();  // which carries on with the program
+    }
+  });
+  return {ffi::Error::Success(), std::move(future)};
 }
 
 }  // namespace
 
+template <ffi::ExecutionStage stage>
+struct ffi::ResultEncoding<stage, Outcome> {
+  static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                                              Outcome outcome) {
+    if (outcome.later) return ResultEncoding<stage, Future>::Encode(api, context, std::move(*outcome.later));
+    return ResultEncoding<stage, Error>::Encode(api, context, std::move(outcome.now));
+  }
+};
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_call, call,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("call").Attr<int64_t>("number"));
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<std::string_view>("call")
+                                  .Attr<int64_t>("number")
+                                  .Attr<bool>("own_thread"));
+
+// Ends the workers that the calling thread has for OpenMP, if any; it gets others when it needs them.
+extern "C" __attribute__((weak)) int omp_pause_resource_all(int kind);
+
+extern "C" void release_workers() {
+  constexpr int soft = 1;
+  if (omp_pause_resource_all != nullptr) omp_pause_resource_all(soft);
+}

@@ -34,7 +34,7 @@ _library.define(
 )
 _library.define(
     "packed_convolution(Tensor image, Tensor packed, Tensor? bias, int[] size, int[] stride, int[] padding, "
-    "int[] dilation, int groups) -> Tensor"
+    "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[]) -> Tensor"
 )
 _library.define("pack_matrix(Tensor matrix, int room, int rows) -> Tensor")
 _library.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int[] size) -> Tensor")
@@ -111,12 +111,21 @@ def packed_matrix(matrix: torch.Tensor, rows: int) -> int:
 
 # ---- the operators
 
+#: Operators that take packed weights.
+TAKING = {torch.ops.lazy_runtime.packed_convolution.default, torch.ops.lazy_runtime.packed_linear.default}
+
+#: Activations that a packed convolution may end with, as torch's kernels compute them in place.
+IN_PLACE = {
+    getattr(torch.ops.aten, name).default: name
+    for name in ("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "sigmoid", "silu", "tanh")
+}
+
 
 def _infer_packed(weight, room, *_):
     return torch.empty(room, dtype=torch.uint8, device="meta")
 
 
-def _infer_convolution(image, packed, bias, size, stride, padding, dilation, groups):
+def _infer_convolution(image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=()):
     space = [
         (there + 2 * padded - step * (kernel - 1) - 1) // every + 1
         for there, kernel, every, padded, step in zip(image.shape[2:], size[2:], stride, padding, dilation, strict=True)
@@ -150,12 +159,28 @@ def _pack(name: str, arguments: list[Any], weight: TensorSpec, room: int) -> Any
 
 
 @op("lazy_runtime::packed_convolution", channels_last=True, products=True)
-def packed_convolution(image, packed, bias, size, stride, padding, dilation, groups, *, input_spec, out):
+def packed_convolution(
+    image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, input_spec, out
+):
+    """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image."""
     batch, channels, *space = out.shape
     like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), image.dtype))
-    weight = Packed(packed, input_spec.dtype, tuple(size))
-    arguments = [ChannelsLast(physical(image)), weight, bias, padding, stride, dilation, groups, "none", [], None]
-    (made,) = aten_bridge.call("mkldnn::_convolution_pointwise", arguments, [like])
+    arguments = [
+        ChannelsLast(physical(image)),
+        *([] if other is None else [ChannelsLast(physical(other))]),
+        Packed(packed, input_spec.dtype, tuple(size)),
+        bias,
+        padding,
+        stride,
+        dilation,
+        groups,
+    ]
+    if other is None:
+        name, arguments = "mkldnn::_convolution_pointwise", [*arguments, "none", [], None]
+    else:
+        name, arguments = "mkldnn::_convolution_pointwise.binary", [*arguments, "add", None, None, [], None]
+    activation = [] if then is None else [(f"aten::{then}_", list(numbers))]
+    (made,) = aten_bridge.call(name, arguments, [like], activation)
     return made
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -303,3 +305,87 @@ def test_what_a_kernel_keeps_is_its_own(kernels):
     addresses = {result.unsafe_buffer_pointer(), arrays[0].unsafe_buffer_pointer()}
     assert addresses.isdisjoint(tensor.data_ptr() for tensor in held)
     assert all(torch.equal(tensor, x) for tensor in held)
+
+
+@pytest.fixture(params=[False, True], ids=["in XLA's thread", "in a thread of their own"])
+def whose_thread(request):
+    """Programs whose calls stay in XLA's threads, or have a thread of their own."""
+    with aten_bridge.lowering(False, request.param):
+        yield
+
+
+def test_operators_that_go_on_in_place(whose_thread):
+    def function(x):
+        (made,) = aten_bridge.call(
+            "aten::mul.Tensor", [x, 3.0], [x], [("aten::hardtanh_", [-1.0, 2.0]), ("aten::abs_", [])]
+        )
+        return made
+
+    with dtypes.x64():
+        found = jax.jit(function)(to_jax(X))
+    assert torch.equal(to_torch(found), (X * 3).clamp(-1, 2).abs())
+
+
+def test_an_error_of_a_kernel_is_the_program_s(whose_thread):
+    def function(x, index):
+        (made,) = aten_bridge.call("aten::index_select", [x, 0, index], [like(1, *X.shape[1:])])
+        return made + 1
+
+    with dtypes.x64():
+        compiled = jax.jit(function).lower(to_jax(X), to_jax(torch.tensor([7]))).compile()
+        with pytest.raises(jax.errors.JaxRuntimeError, match="index out of range"):
+            jax.block_until_ready(compiled(to_jax(X), to_jax(torch.tensor([7]))))
+        found = compiled(to_jax(X), to_jax(torch.tensor([1])))
+    assert torch.equal(to_torch(found), X[1:2] + 1)
+
+
+def test_kernels_within_loops_and_between_those_of_xla(whose_thread):
+    x = torch.randn(300, 300, dtype=torch.float64) / 300
+
+    def function(x):
+        def step(_, y):
+            (made,) = aten_bridge.call("aten::matmul", [jnp.sin(y), x], [y])
+            return jax.lax.cond(made[0, 0] > 1e9, lambda y: y, jnp.cos, made)
+
+        (first,) = aten_bridge.call("aten::exp", [x], [x])
+        return jax.lax.fori_loop(0, 5, step, first)
+
+    expected = x.exp()
+    for _ in range(5):
+        expected = (expected.sin() @ x).cos()
+    with dtypes.x64():
+        compiled = jax.jit(function).lower(to_jax(x)).compile()
+        for _ in range(20):
+            torch.testing.assert_close(to_torch(compiled(to_jax(x))), expected)
+
+
+def test_programs_of_several_threads_at_once(whose_thread):
+    x = torch.randn(200, 200)
+
+    def function(x):
+        for _ in range(5):
+            (y,) = aten_bridge.call("aten::mm", [x, x], [x])
+            (z,) = aten_bridge.call("aten::relu", [x], [x])
+            x = jnp.tanh(y) + z
+        return x
+
+    with dtypes.x64():
+        compiled = jax.jit(function).lower(to_jax(x)).compile()
+        expected = to_torch(compiled(to_jax(x)))
+
+    def run(_):
+        with dtypes.x64():
+            return to_torch(compiled(to_jax(x)))
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(run, range(100)):
+            assert torch.equal(found, expected)
+
+
+def test_workers_are_released_and_come_back():
+    x = torch.randn(400, 400)
+    expected = x @ x
+    aten_bridge.release_workers()
+    assert torch.equal(x @ x, expected)
+    aten_bridge.release_workers()
+    aten_bridge.release_workers()

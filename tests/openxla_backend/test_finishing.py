@@ -1,0 +1,173 @@
+"""Inference: what follows a convolution is computed with it, and the results are those of the plain operators."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lazy_runtime import aten_bridge
+from openxla_backend import parameters
+
+pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+
+
+@pytest.fixture
+def operators(monkeypatch):
+    """The operators of the graph that is run at each call, but for views."""
+    found: list[str] = []
+    finish = parameters.finish
+
+    def spy(graph):
+        finish(graph)
+        nodes = [node for node in graph.nodes if node.op == "call_function"]
+        found[:] = [node.target.__name__ for node in nodes if "pack_filters" not in str(node.target)]
+        found[:] = [name.split(".")[0] for name in found]
+
+    monkeypatch.setattr(parameters, "finish", spy)
+    return found
+
+
+@torch.no_grad()
+def _check(model: nn.Module, x: torch.Tensor, tolerance: float = 1e-5) -> None:
+    model = model.eval()
+    expected = model(x)
+    compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla")
+    for _ in range(2):
+        found = compiled(x.to("xla"))
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+class Residual(nn.Module):
+    """relu(left(x) + right(x)), in the order that is asked for."""
+
+    def __init__(self, left: nn.Module, right: nn.Module, alpha: float = 1):
+        super().__init__()
+        self.left, self.right, self.alpha = left, right, alpha
+
+    def forward(self, x):
+        return torch.relu(torch.add(self.left(x), self.right(x), alpha=self.alpha))
+
+
+def _convolution(channels: int = 64, **options) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Conv2d(64, channels, 3, padding=1, **options)
+
+
+def _image(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(2, 64, 14, 14).to(dtype)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        nn.ReLU(),
+        nn.ReLU6(),
+        nn.Hardtanh(-0.25, 0.5),
+        nn.LeakyReLU(),
+        nn.LeakyReLU(0.3),
+        nn.ELU(0.7),
+        nn.SiLU(),
+        nn.Sigmoid(),
+        nn.Tanh(),
+        nn.Hardswish(),
+        nn.Hardsigmoid(),
+    ],
+    ids=str,
+)
+def test_activations(operators, activation):
+    _check(nn.Sequential(_convolution(), nn.BatchNorm2d(64), activation), _image())
+    assert operators.count("packed_convolution") == 1
+    assert operators[-1] == "packed_convolution"
+
+
+def test_activation_in_place(operators):
+    _check(nn.Sequential(_convolution(), nn.ReLU(inplace=True), _convolution()), _image())
+    assert operators == ["packed_convolution"] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_activation_in_other_dtypes(operators, dtype):
+    _check(nn.Sequential(_convolution(), nn.ReLU()).to(dtype), _image(dtype), 1e-2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.3), nn.SiLU()], ids=str)
+def test_what_is_no_number_goes_through_as_on_the_cpu(activation, value):
+    x = _image()
+    x[0, 3, 4, 5] = value
+    _check(nn.Sequential(_convolution(), activation), x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Residual(_convolution(), nn.Identity()),
+        Residual(nn.Identity(), _convolution()),
+        Residual(_convolution(), _convolution()),
+        Residual(nn.Sequential(_convolution(), nn.ReLU(), _convolution()), _convolution()),
+        Residual(_convolution(), nn.Sequential(_convolution(), nn.ReLU(), _convolution())),
+    ],
+    ids=["image after", "image before", "both", "left is longer", "right is longer"],
+)
+def test_sums(operators, model):
+    _check(model, _image())
+    assert set(operators) == {"packed_convolution"}
+
+
+def test_sum_of_a_convolution_with_itself(operators):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = _convolution()
+
+        def forward(self, x):
+            y = self.layer(x)
+            return torch.relu(y + y)
+
+    _check(Twice(), _image())
+    assert "add" in operators
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        (Residual(_convolution(1), nn.Identity()), torch.float32),
+        (Residual(_convolution(), nn.AdaptiveAvgPool2d(1)), torch.float32),
+        (Residual(_convolution(), nn.Identity(), alpha=0.5), torch.float32),
+        (Residual(_convolution(), nn.Identity()), torch.bfloat16),
+    ],
+    ids=["broadcast", "with a broadcast", "scaled", "rounded first"],
+)
+def test_other_sums_are_left_alone(operators, model, dtype):
+    _check(model.to(dtype), _image(dtype), 1e-5 if dtype == torch.float32 else 2e-2)
+    assert "add" in operators
+
+
+def test_a_result_that_is_used_twice_is_left_alone(operators):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = _convolution()
+
+        def forward(self, x):
+            y = self.layer(x)
+            return torch.relu(y) - y
+
+    _check(Both(), _image())
+    assert "relu" in operators
+
+
+def test_kernels_have_a_thread_of_their_own():
+    _check(nn.Sequential(_convolution(), nn.ReLU(), nn.MaxPool2d(2), _convolution()), _image())
+    assert "aten_kernels" in _thread_names()
+
+
+def _thread_names() -> set[str]:
+    import pathlib
+
+    return {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
