@@ -54,6 +54,11 @@ def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
         vars(_thread).update(before)
 
 
+def is_of_kernels() -> bool:
+    """Whether the program that the calling thread lowers is one of torch's kernels (`lowering`)."""
+    return _thread.is_of_kernels
+
+
 def release_workers() -> None:
     """Ends the calling thread's workers for torch's kernels, which slow down those of the kernels' own thread."""
     native.bridge().release_workers()

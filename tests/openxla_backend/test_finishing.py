@@ -171,3 +171,16 @@ def _thread_names() -> set[str]:
     import pathlib
 
     return {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan"), float("-inf")])
+@pytest.mark.parametrize(
+    "pool",
+    [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((3, 2), (1, 2), (1, 0)), nn.MaxPool2d(3, 2, 1, ceil_mode=True)],
+    ids=["both", "one", "ceil"],
+)
+def test_padded_pools(pool, value):
+    x = _image()
+    x[0, 3, 4, 5] = value
+    _check(nn.Sequential(_convolution(), nn.ReLU(), pool), x)
+    _check(nn.Sequential(pool, _convolution()), x)
