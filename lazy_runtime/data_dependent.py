@@ -52,7 +52,7 @@ def read_size(func: Any, size: XLATensor) -> int:
         NotImplementedError: within a graph that is being compiled.
     """
     if dispatch.current_trace() is not None:
-        raise NotImplementedError(errors.data_dependent(func))
+        raise errors.DataDependentError(func)
     return int(transfer.to_host(size).item())
 
 
@@ -166,7 +166,7 @@ def _index(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     x, indices = args
     if any(map(_is_mask, indices)):
         if dispatch.current_trace() is not None:
-            raise NotImplementedError(errors.data_dependent(func))
+            raise errors.DataDependentError(func)
         args = (x, _without_masks(x, indices))
     return dispatch.record(registry.table[func], args, kwargs)
 
@@ -178,7 +178,7 @@ def _index_put(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if any(map(_is_mask, indices)):
         if len(indices) - indices.count(None) > 1:
             if dispatch.current_trace() is not None:
-                raise NotImplementedError(errors.data_dependent(func))
+                raise errors.DataDependentError(func)
             indices = _without_masks(x, indices)
         else:
             values = _for_mask(func, x, indices, values, *accumulate)

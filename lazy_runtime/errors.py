@@ -51,12 +51,14 @@ def strict_fallback(func: torch._ops.OpOverload, line: str) -> str:
     )
 
 
-def data_dependent(func: torch._ops.OpOverload) -> str:
-    """For an operator whose result has a size that depends on data, inside of a compiled graph."""
-    return (
-        f"{func.name()} gives a tensor whose size depends on data, which an XLA program cannot: "
-        "keep it out of the compiled function (torch.compiler.disable), or use torch.where or a masked fill"
-    )
+class DataDependentError(NotImplementedError):
+    """An operator whose result has a size that depends on data, inside of a graph that is being compiled."""
+
+    def __init__(self, func: torch._ops.OpOverload):
+        super().__init__(
+            f"{func.name()} gives a tensor whose size depends on data, which an XLA program cannot: "
+            "keep it out of the compiled function (torch.compiler.disable), or use torch.where or a masked fill"
+        )
 
 
 def not_dense(kind: str) -> str:

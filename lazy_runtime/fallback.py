@@ -224,7 +224,7 @@ def _call_on_host(func: torch._ops.OpOverload, arguments: Sequence[Any]) -> Any:
 def _between_programs(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Runs what is pending, the operator on the CPU, and goes on with its results on the device."""
     if dispatch.current_trace() is not None:
-        raise NotImplementedError(errors.data_dependent(func))
+        raise errors.DataDependentError(func)
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, XLATensor)]
     device = tensors[0].spec.device if tensors else dispatch.xla_devices.get(kwargs.get("device"))
     metrics.count(f"aten::{func._schema.name.split('::')[1]}")

@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
@@ -35,8 +36,7 @@ def set_apart(gm: torch.fx.GraphModule, static: frozenset[int]) -> None:
             continue
         if gradients.intersection(node.all_input_nodes):
             gradients.add(node)
-            value = node.meta.get("val")
-            newest = node if isinstance(value, torch.Tensor) and 0 not in value.shape else newest
+            newest = node if _has_elements(node.meta.get("val")) else newest
         elif node.meta.get("recompute") in _RECOMPUTE and newest is not None:
             held = [source for source in node.all_input_nodes if source in saved]
             if held:
@@ -46,6 +46,11 @@ def set_apart(gm: torch.fx.GraphModule, static: frozenset[int]) -> None:
                 }
                 _hold_back(gm.graph, node, users, newest)
                 saved.difference_update(held)
+
+
+def _has_elements(value: Any) -> bool:
+    # of a size that is known at the call only (`index_put` through a mask), nobody can tell
+    return isinstance(value, torch.Tensor) and not any(guard_or_true(size == 0) for size in value.shape)
 
 
 def _hold_back(

@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from lazy_runtime import compiler, config, disk_cache, xla_devices
 from lazy_runtime.debug import compiling
+from lazy_runtime.errors import DataDependentError
 from lazy_runtime.experimental import compiling as regions
 
-from . import fx, origin
+from . import fx, interpreted, origin
 from .device import DeviceRun
 from .host import HostRun
 
@@ -99,7 +100,12 @@ class CompiledGraph:
 
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
-        program = fx.trace(self._gm, arguments, device, self._visible, self._aliases)
+        try:
+            program = fx.trace(self._gm, arguments, device, self._visible, self._aliases)
+        except DataDependentError:
+            if not interpreted.is_possible(self._gm, device):
+                raise
+            return interpreted.InterpretedRun(self._gm)
         if config.dynamo_debug():
             origin.show(self._gm, program)
         if device.torch_device.type != "xla":

@@ -100,6 +100,7 @@ EXPECTED: list[Expected] = [
         directions=("forward", "backward"),
         roads=("compile",),
     ),
+    Expected("Dynamo has no sparse tensors in its graphs, with any backend", "to_sparse", roads=("compile",)),
 ]
 
 

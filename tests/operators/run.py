@@ -25,6 +25,11 @@ START_TIMEOUT = 300.0
 #: Compiled programs and Dynamo's caches pile up; a worker that has grown to this is replaced.
 WORKER_MEMORY = 5 << 30
 
+#: Each kernel of a compiled program is a mapping or two, of which Linux gives a process 65,530 (`vm.max_map_count`);
+#: XLA does not survive it if there are no more. To count them takes a while, so that is done after so many rows.
+WORKER_MAPPINGS = 40_000
+ROWS_BETWEEN_COUNTS = 25
+
 
 def run(
     rows: Sequence[Row],
@@ -82,10 +87,12 @@ class _Worker:
         theirs.close()
         self.row: Row | None = None
         self.ready = False
+        self._rows = 0
         self._started = 0.0
 
     def give(self, row: Row) -> None:
         self.row = row
+        self._rows += 1
         self._started = time.monotonic()
         self.connection.send(row)
 
@@ -110,7 +117,9 @@ class _Worker:
         return None
 
     def is_spent(self) -> bool:
-        return _memory(self.process.pid) > WORKER_MEMORY
+        if _memory(self.process.pid) > WORKER_MEMORY:
+            return True
+        return self._rows % ROWS_BETWEEN_COUNTS == 0 and _mappings(self.process.pid) > WORKER_MAPPINGS
 
     def stop(self) -> None:
         self.connection.close()  # which ends a worker that waits for a row
@@ -138,6 +147,15 @@ def _memory(pid: int | None) -> int:
     try:
         with open(f"/proc/{pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _mappings(pid: int | None) -> int:
+    """How many pieces the memory of a process consists of; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            return sum(1 for _ in file)
     except OSError:
         return 0
 
