@@ -599,10 +599,9 @@ Outcome call(int32_t device, ffi::RemainingArgs buffers, ffi::RemainingRets resu
   ffi::Error error = checked(name, number, [&] { filled = std::make_shared<Filled>(buffers, results, text); });
   if (error.failure()) return {error};
   auto run = [filled = std::move(filled), name = std::move(name), number]() mutable {
-    return checked(name, number, [&] {
-      filled->run();
-      filled.reset();
-    });
+    ffi::Error error = checked(name, number, [&] { filled->run(); });
+    filled.reset();  // XLA's memory is not ours any more once it knows
+    return error;
   };
   if (!own_thread) return {run()};
   KernelThread& thread = KernelThread::of(device);
