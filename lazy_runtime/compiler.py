@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import checks, code_generation, disk_cache, dtypes, lower, metrics
+from . import checks, code_generation, disk_cache, donation, dtypes, lower, metrics
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -37,6 +38,7 @@ class Executable:
 
     __slots__ = (
         "__weakref__",
+        "_places",
         "checks",
         "compile_ns",
         "compiled",
@@ -71,6 +73,9 @@ class Executable:
         if self.is_collective and graph.device.team is None:
             self.together = collective_log.of(graph, job.ranks(graph.device), job.place().rank)
         self.spanning = spanning.of_graph(graph) if graph.device.spans_processes else None
+        order = _order(graph)
+        #: for each output of the graph, which of the program's results it is
+        self._places = None if order is None else sorted(range(len(order)), key=order.__getitem__)
         self.compile_ns = 0
         self.is_new = True
 
@@ -101,6 +106,8 @@ class Executable:
         began = time.perf_counter_ns()
         results = self._run(leaves, floats, ints, lines)
         flag = results.pop() if self.checks else None
+        if self._places is not None:
+            results = [results[place] for place in self._places]
         if not results and flag is None:
             return results, None
         marker = results[self.smallest] if flag is None else flag
@@ -239,15 +246,33 @@ def lowered(graph: Graph) -> jax.stages.Lowered:
         return jax.jit(_of_ranks(graph, lower.to_function(graph, frozenset(), set(), []))).lower(*_arguments(graph))
 
 
+def _order(graph: Graph) -> tuple[int, ...] | None:
+    """The order of the program's results (`donation.order`); None for the graph's."""
+    is_alone = not graph.is_collective and graph.device.grid is None and graph.results is None
+    return donation.order(graph) if is_alone else None
+
+
 def _of_ranks(graph: Graph, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """The function of a graph; of one with collectives, what all ranks of the job compute with it, each on arrays of
     its own (`job.sharding`); of one over a grid, with the shardings that its results are to have."""
     if graph.results is not None:
         return lambda *arguments: _lying(graph, function(*arguments))
     if not graph.is_collective:
-        return function
+        return _ordered(function, _order(graph))
     mesh, spec = job.sharding(graph.device).mesh, jax.sharding.PartitionSpec()
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def _ordered(function: Callable[..., list[Any]], order: tuple[int, ...] | None) -> Callable[..., list[Any]]:
+    if order is None:
+        return function
+
+    @functools.wraps(function)
+    def ordered(*arguments: Any) -> list[Any]:
+        results = function(*arguments)
+        return [*[results[number] for number in order], *results[len(order) :]]
+
+    return ordered
 
 
 def _lying(graph: Graph, results: list[Any]) -> list[Any]:
