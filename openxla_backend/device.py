@@ -121,7 +121,7 @@ class DeviceRun:
         else:
             handles = self._execute(arguments)
         began = time.perf_counter_ns()
-        made: dict[int, torch.Tensor] = {}
+        made: dict[Any, Any] = {}
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._handle(output, arguments, handles) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
@@ -240,9 +240,7 @@ class DeviceRun:
             source = transfer.to_device(source, self._device)
         return unwrap(source).handle
 
-    def _tensor(
-        self, output: fx.Output, arguments: list[Any], handles: list[Handle], made: dict[int, torch.Tensor]
-    ) -> Any:
+    def _tensor(self, output: fx.Output, arguments: list[Any], handles: list[Handle], made: dict[Any, Any]) -> Any:
         """What the user gets."""
         if output.spec is None:
             return output.value
@@ -252,8 +250,7 @@ class DeviceRun:
             return transfer.to_host(make(self._handle(output, arguments, handles), output.spec))
         if output.base is not None:
             base = self._tensor(output.base, arguments, handles, made)
-            base = base.detach() if output.detached else base
-            return self._view(output, base, self._handle(output, arguments, handles))
+            return self._view(output, output.seen_base(base, made), self._handle(output, arguments, handles))
         key = output.result if output.shared is None else ~output.shared
         if key is None or (output.fresh and output.shared is None):
             return _outer(make(self._handle(output, arguments, handles), output.spec))

@@ -54,6 +54,20 @@ class Output(NamedTuple):
     detached: bool = False
     views: tuple[ViewCall, ...] = ()
 
+    def seen_base(self, base: torch.Tensor, made: dict[Any, Any]) -> torch.Tensor:
+        """What autograd is to know as the base of the view, one for all views of `base`: AOTAutograd refuses arguments
+        that share memory but not their base, once one of them is written to.
+
+        Args:
+            made: tensors of one call.
+        """
+        if not self.detached:
+            return base
+        key = "detached", id(base)
+        if key not in made:
+            made[key] = base, base.detach()  # while it is there, no other one has its number
+        return made[key][1]
+
     def view_of(self, base: torch.Tensor) -> torch.Tensor:
         """What the user gets, as a view of what `base` has become."""
         spec: Any = self.spec

@@ -47,7 +47,7 @@ class HostRun:
             execution.finish()
         jax.block_until_ready(results)
         began = time.perf_counter_ns()
-        made: dict[int, torch.Tensor] = {}
+        made: dict[Any, Any] = {}
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
@@ -79,15 +79,13 @@ class HostRun:
         """The argument with its dimensions in the order in which the executable wants them."""
         return tensor.movedim(1, -1) if number in self._channels_last else tensor
 
-    def _tensor(
-        self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[int, torch.Tensor]
-    ) -> Any:
+    def _tensor(self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[Any, Any]) -> Any:
         spec = output.spec
         if spec is None:
             return output.value
         if output.base is not None:
             base = self._tensor(output.base, arguments, results, made)
-            return output.view_of(base.detach() if output.detached else base)
+            return output.view_of(output.seen_base(base, made))
         if output.shared is not None:  # the value of an argument, or a constant one
             if ~output.shared not in made:
                 if output.argument is not None:

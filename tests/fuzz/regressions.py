@@ -321,4 +321,17 @@ t1 = t0[0]
 t1.mul_(t0)
 ---
 """,
+    "views of detached memory, one written to after a graph has given them out": """
+t0 = values((2, 3, 2), float32)
+t1 = values((3, 3), float32)
+---
+t2 = torch.where(t0 > 1, t0, t0)
+t3 = t2.data
+t4 = t3[:, :2, :]
+t5 = t4.reshape((2, 4))
+read(t1.tolist())
+t6 = t4.data
+t5[:, 1:3:2] = 2
+---
+""",
 }
