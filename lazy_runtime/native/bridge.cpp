@@ -639,10 +639,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(aten_call, call,
                                   .Attr<int64_t>("number")
                                   .Attr<bool>("own_thread"));
 
-// Ends the workers that the calling thread has for OpenMP, if any; it gets others when it needs them.
-extern "C" __attribute__((weak)) int omp_pause_resource_all(int kind);
-
-extern "C" void release_workers() {
-  constexpr int soft = 1;
-  if (omp_pause_resource_all != nullptr) omp_pause_resource_all(soft);
-}
+extern "C" void release_workers() { end_workers(); }
