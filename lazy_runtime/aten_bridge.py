@@ -45,13 +45,12 @@ def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
         of_kernels: it is little else than calls of torch's kernels, which do not run Python; these get a thread of
             their own (`native/kernel_thread.h`).
     """
-    before = vars(_thread).copy()
+    before = _thread.is_sharded, _thread.is_of_kernels
     _thread.is_sharded, _thread.is_of_kernels = sharded, of_kernels
     try:
         yield
     finally:
-        vars(_thread).clear()
-        vars(_thread).update(before)
+        _thread.is_sharded, _thread.is_of_kernels = before
 
 
 def is_of_kernels() -> bool:

@@ -40,14 +40,8 @@ def known(platform: str) -> dict[str, Any]:
 
 
 def _is_large(graph: Graph) -> bool:
-    calls = list(graph.calls)
-    while calls:
-        call = calls.pop()
-        if call.nested is not None:
-            calls += call.nested.graph.calls
-        if any(spec is not None and math.prod(spec.shape) >= LARGE for spec in call.outputs):
-            return True
-    return False
+    specs = (spec for call in graph.all_calls() for spec in call.outputs)
+    return any(spec is not None and math.prod(spec.shape) >= LARGE for spec in specs)
 
 
 def _updates(lowered: jax.stages.Lowered) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import checks, code_generation, disk_cache, donation, dtypes, lower, metrics
+from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, lower, metrics
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -38,6 +38,7 @@ class Executable:
 
     __slots__ = (
         "__weakref__",
+        "_is_of_kernels",
         "_places",
         "checks",
         "compile_ns",
@@ -76,6 +77,7 @@ class Executable:
         order = _order(graph)
         #: for each output of the graph, which of the program's results it is
         self._places = None if order is None else sorted(range(len(order)), key=order.__getitem__)
+        self._is_of_kernels = lower.is_of_kernels(graph)
         self.compile_ns = 0
         self.is_new = True
 
@@ -103,6 +105,8 @@ class Executable:
         """Like a call, but the caller looks after the execution."""
         if _REPORTS_EXECUTIONS:
             reports.execution(self.graph)
+        if self._is_of_kernels:
+            aten_bridge.release_workers()
         began = time.perf_counter_ns()
         results = self._run(leaves, floats, ints, lines)
         flag = results.pop() if self.checks else None

@@ -17,7 +17,7 @@ from . import checks, dispatch, errors, metrics, transfer
 from .layout import logical
 from .ops import registry
 from .ops.indexing import broadcasts
-from .ops.registry import Operator
+from .ops.registry import Operator, arguments
 from .spec import TensorSpec
 from .tensor import XLATensor, make
 
@@ -253,12 +253,6 @@ def bincount(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     if largest < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     return dispatch.record(_bin, (x, weights, max(largest + 1, minlength)), {})
-
-
-def arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """All arguments in the schema's order."""
-    missing = func._schema.arguments[len(args) :]
-    return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in missing)]
 
 
 @program("aten::repeat_interleave.Tensor", _scalar)

@@ -23,8 +23,8 @@ def order(graph: Graph) -> tuple[int, ...] | None:
     donated = set(graph.donated)
     updates: dict[int, int] = {}  # leaf → its update
     for number, leaf in enumerate(_origins(graph)):
-        if leaf is not None and leaf in donated and leaf not in updates:
-            updates[leaf] = number
+        if leaf is not None and leaf in donated:
+            updates.setdefault(leaf, number)
     taken = set(updates.values())
     free: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for number, spec in enumerate(specs):

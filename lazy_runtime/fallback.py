@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from . import aten_bridge, checks, config, decompose, dispatch, dtypes, errors, metrics, transfer
 from .ir import Call
 from .layout import logical
+from .ops import registry
 from .ops.registry import Operator
 from .tensor import XLATensor
 
@@ -92,9 +93,8 @@ def _operator(func: torch._ops.OpOverload) -> Operator:
 
 
 def _all_arguments(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments in the schema's order, defaults filled in."""
-    missing = func._schema.arguments[len(args) :]
-    found = [*args, *(kwargs.get(argument.name, argument.default_value) for argument in missing)]
+    """The arguments in the schema's order, for the CPU."""
+    found = registry.arguments(func, args, kwargs)
     return [torch.device("cpu") if isinstance(argument, torch.device) else argument for argument in found]
 
 

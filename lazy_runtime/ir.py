@@ -13,7 +13,7 @@ buffer, XLA may reuse its memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import lifetimes
@@ -113,6 +113,11 @@ class Call:
         """How many operators it stands for."""
         return 1 if self.nested is None else len(self.nested.graph.calls)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is an operator of torch's or of this package's; a user's own may do anything."""
+        return self.name.startswith(("aten::", "lazy_runtime::"))
+
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.inputs))}) -> {', '.join(map(repr, self.outputs))}"
 
@@ -195,6 +200,13 @@ class Graph(NamedTuple):
     def is_collective(self) -> bool:
         """Whether the ranks of a job run it together."""
         return any(call.collective for call in self.calls)
+
+    def all_calls(self) -> Iterator[Call]:
+        """Its calls, and those of the graphs that some of them are."""
+        for call in self.calls:
+            yield call
+            if call.nested is not None:
+                yield from call.nested.graph.all_calls()
 
     def output_specs(self) -> list[TensorSpec]:
         """The specs of the outputs, in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ def to_function(
     """
 
     def function(*arguments: Any) -> list[Any]:
-        bridge = aten_bridge.lowering(graph.device.grid is not None, _is_of_kernels(graph))
+        bridge = aten_bridge.lowering(graph.device.grid is not None, is_of_kernels(graph))
         with dtypes.narrowing(graph.device.narrows), bridge:
             return run(arguments)
 
@@ -96,20 +96,12 @@ def to_function(
     return function
 
 
-def _is_of_kernels(graph: Graph) -> bool:
+def is_of_kernels(graph: Graph) -> bool:
     """Whether it has weights that are packed for torch's kernels, and nothing in it runs Python, which might wait for
     another such program."""
-    names = list(_names(graph))
-    is_packed = any(name.startswith("lazy_runtime::pack") for name in names)
-    return is_packed and all(name.startswith(("aten::", "lazy_runtime::")) for name in names)
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    for call in graph.calls:
-        if call.nested is None:
-            yield call.name
-        else:
-            yield from _names(call.nested.graph)
+    operators = [call for call in graph.all_calls() if call.nested is None]
+    is_packed = any(call.name.startswith("lazy_runtime::pack") for call in operators)
+    return is_packed and all(call.is_ours for call in operators)
 
 
 def evaluate(

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import torch
 
 from . import dispatch, transfer
-from .data_dependent import arguments, program, provoke_errors, read_size
+from .data_dependent import program, provoke_errors, read_size
+from .ops.registry import arguments
 
 
 def _prepared_alike(x: torch.Tensor, dim: int | None, consecutive: bool) -> tuple[torch.Tensor, ...]:

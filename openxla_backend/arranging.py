@@ -61,7 +61,9 @@ class _Arranging:
         size = list(like.shape)
         room = packed.packed_filters(filters, size, *geometry)
         arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
-        self._replace(node, ours.packed_convolution.default, (image, arranged, bias, list(filters.shape), *geometry))
+        replace(
+            self.graph, node, ours.packed_convolution.default, (image, arranged, bias, list(filters.shape), *geometry)
+        )
         return True
 
     def _turn_filters(self, node: torch.fx.Node) -> None:
@@ -88,7 +90,7 @@ class _Arranging:
         room = packed.packed_matrix(matrix, rows)
         arranged = self._kept(ours.pack_matrix.default, (weight, room, rows), room)
         arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
-        self._replace(node, ours.packed_linear.default, arguments)
+        replace(self.graph, node, ours.packed_linear.default, arguments)
 
     def _kept(self, target: Any, arguments: tuple[Any, ...], size: int | None = None) -> torch.fx.Node:
         """A node that depends on parameters alone, the same for the same arguments.
@@ -116,12 +118,21 @@ class _Arranging:
             self.fakes[like.device, size] = found if mode is None else FakeTensor(mode, found, like.device)
         return self.fakes[like.device, size]
 
-    def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
-        with self.graph.inserting_before(node):
-            packed_node = self.graph.call_function(target, arguments)
-        packed_node.meta = dict(node.meta)
-        node.replace_all_uses_with(packed_node)
-        self.graph.erase_node(node)
+
+def replace(
+    graph: torch.fx.Graph,
+    node: torch.fx.Node,
+    target: Any,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any] | None = None,
+) -> torch.fx.Node:
+    """Puts a call where a node is."""
+    with graph.inserting_before(node):
+        made = graph.call_function(target, arguments, named)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+    return made
 
 
 def _pays(node: torch.fx.Node, x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -106,8 +106,7 @@ class DeviceRun:
         program = self._program
         if program.mutations or program.exchanges or program.seeds or program.graph.is_collective:
             return False
-        ours = ("aten::", "lazy_runtime::")  # a user's own operator may do anything
-        return all(call.name.startswith(ours) and not call.fallible for call in program.graph.calls)
+        return all(call.is_ours and not call.fallible for call in program.graph.calls)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from lazy_runtime.ops import packed
+from lazy_runtime.ops.registry import arguments
+
+from .arranging import replace
 
 aten = torch.ops.aten
 _convolution = torch.ops.lazy_runtime.packed_convolution.default
@@ -44,20 +47,13 @@ def _activate(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     name = None if user is None else packed.IN_PLACE.get(user.target)  # type: ignore[arg-type]
     if user is None or name is None or not _looks_like(user, node):
         return
-    arguments = {each.name: each.default_value for each in user.target._schema.arguments[1:]}  # type: ignore[union-attr]
-    arguments.update(zip(arguments, user.args[1:], strict=False))
-    arguments.update(user.kwargs)
-    numbers = list(arguments.values())
+    numbers = arguments(user.target, user.args, user.kwargs)[1:]  # type: ignore[arg-type]
     if all(isinstance(number, int | float) for number in numbers):
         _replace(graph, node, user, then=name, numbers=[float(number) for number in numbers])
 
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node, user: torch.fx.Node, **further: Any) -> torch.fx.Node:
-    with graph.inserting_before(user):
-        made = graph.call_function(_convolution, node.args, {**node.kwargs, **further})
-    made.meta = dict(user.meta)
-    user.replace_all_uses_with(made)
-    graph.erase_node(user)
+    made = replace(graph, user, _convolution, node.args, {**node.kwargs, **further})
     graph.erase_node(node)
     return made
 

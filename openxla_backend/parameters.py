@@ -20,9 +20,8 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
-from lazy_runtime import aten_bridge, xla_devices
+from lazy_runtime import xla_devices
 from lazy_runtime.experimental import compiling as regions
-from lazy_runtime.ops import packed
 from lazy_runtime.tensor import unwrap, values_of
 
 from .arranging import arrange
@@ -70,7 +69,6 @@ class KeptParameters:
         static = frozenset(range(first, end)) if self._frozen else frozenset()
         self._always = CompiledGraph(split.always, self._always_examples, static, visible, aliases)
         self._once = CompiledGraph(split.once, self._once_examples, region=self._always.region.parameters())
-        self._has_packed = any(node.target in packed.TAKING for node in split.always.graph.nodes)
         #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
         #: gave for them
         self._kept: tuple[list[Any], list[torch.Tensor]] | None = None
@@ -122,8 +120,6 @@ class KeptParameters:
         kept = self._keep(parameters)
         others = [arguments[number] for number in self._others]
         arguments.clear()
-        if self._has_packed:
-            aten_bridge.release_workers()
         return self._always(others + kept)
 
 

@@ -111,9 +111,6 @@ def packed_matrix(matrix: torch.Tensor, rows: int) -> int:
 
 # ---- the operators
 
-#: Operators that take packed weights.
-TAKING = {torch.ops.lazy_runtime.packed_convolution.default, torch.ops.lazy_runtime.packed_linear.default}
-
 #: Activations that a packed convolution may end with, as torch's kernels compute them in place.
 IN_PLACE = {
     getattr(torch.ops.aten, name).default: name

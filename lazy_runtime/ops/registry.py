@@ -16,7 +16,7 @@ its `_copy` form as well. Registering an operator twice raises.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,14 @@ from .. import dtypes, layout
 from ..ir import Call
 from .casting import convert
 
-__all__ = ["Operator", "Promotion", "checked_dtypes", "lookup", "op", "overload", "pointwise", "table"]
+__all__ = ["Operator", "Promotion", "arguments", "checked_dtypes", "lookup", "op", "overload", "pointwise", "table"]
+
+
+def arguments(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """All arguments in the schema's order, defaults filled in."""
+    missing = func._schema.arguments[len(args) :]
+    return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in missing)]
+
 
 #: (call, args, kwargs) → output array, or a sequence of them; inside a jax trace, under x64.
 Lowering = Callable[[Call, Sequence[Any], dict[str, Any]], Any]

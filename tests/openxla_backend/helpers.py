@@ -59,6 +59,18 @@ def check(function, *args, device="cpu", calls=2, strides=True, tolerance=1e-5, 
     return actual
 
 
+@torch.no_grad()
+def check_inference(model, x, rtol, atol, dynamic=None, equal_nan=False):
+    """Calls a copy of the model on xla twice, compiled, and compares with the CPU."""
+    model = model.eval()
+    expected = model(x)
+    fast = compiled(copy.deepcopy(model).to("xla"), dynamic=dynamic)
+    for _ in range(2):
+        found = fast(x.to("xla"))
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
 @contextlib.contextmanager
 def counting(*names):
     """A dict that, after the block, holds how much each counter has grown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import helpers
 import pytest
 import torch
 from torch import nn
@@ -37,17 +38,10 @@ def _order(tensor: torch.Tensor) -> str:
     return "channels last" if unwrap(tensor).handle.value.channels_last else str(tensor.dtype)
 
 
-@torch.no_grad()
 def _check(model: nn.Module, x: torch.Tensor, dynamic: bool | None = None) -> None:
-    model = model.eval()
-    expected = model(x)
-    compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla", dynamic=dynamic)
-    for _ in range(2):
-        found = compiled(x.to("xla"))
-    assert found.stride() == expected.stride()
     # up to 12,544 products in another order; of bfloat16, of factors that were rounded to 8 bits after other sums
     rtol, atol = (1e-4, 1e-4) if x.dtype == torch.float32 else (2e-2, 2e-3)
-    torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol)
+    helpers.check_inference(model, x, rtol, atol, dynamic)
 
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import copy
+import pathlib
 
 import pytest
 import torch
+from helpers import check_inference
 from torch import nn
 
 from lazy_runtime import aten_bridge
@@ -23,22 +24,26 @@ def operators(monkeypatch):
     def spy(graph):
         finish(graph)
         nodes = [node for node in graph.nodes if node.op == "call_function"]
-        found[:] = [node.target.__name__ for node in nodes if "pack_filters" not in str(node.target)]
-        found[:] = [name.split(".")[0] for name in found]
+        names = [node.target.__name__.split(".")[0] for node in nodes]
+        found[:] = [name for name in names if name != "pack_filters"]
 
     monkeypatch.setattr(parameters, "finish", spy)
     return found
 
 
-@torch.no_grad()
 def _check(model: nn.Module, x: torch.Tensor, tolerance: float = 1e-5) -> None:
-    model = model.eval()
-    expected = model(x)
-    compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla")
-    for _ in range(2):
-        found = compiled(x.to("xla"))
-    assert found.stride() == expected.stride()
-    torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    check_inference(model, x, tolerance, tolerance, equal_nan=True)
+
+
+class Shared(nn.Module):
+    """What `combine` makes of the result of one convolution."""
+
+    def __init__(self, combine):
+        super().__init__()
+        self.layer, self.combine = _convolution(), combine
+
+    def forward(self, x):
+        return self.combine(self.layer(x))
 
 
 class Residual(nn.Module):
@@ -120,16 +125,7 @@ def test_sums(operators, model):
 
 
 def test_sum_of_a_convolution_with_itself(operators):
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = _convolution()
-
-        def forward(self, x):
-            y = self.layer(x)
-            return torch.relu(y + y)
-
-    _check(Twice(), _image())
+    _check(Shared(lambda y: torch.relu(y + y)), _image())
     assert "add" in operators
 
 
@@ -149,28 +145,14 @@ def test_other_sums_are_left_alone(operators, model, dtype):
 
 
 def test_a_result_that_is_used_twice_is_left_alone(operators):
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = _convolution()
-
-        def forward(self, x):
-            y = self.layer(x)
-            return torch.relu(y) - y
-
-    _check(Both(), _image())
+    _check(Shared(lambda y: torch.relu(y) - y), _image())
     assert "relu" in operators
 
 
 def test_kernels_have_a_thread_of_their_own():
     _check(nn.Sequential(_convolution(), nn.ReLU(), nn.MaxPool2d(2), _convolution()), _image())
-    assert "aten_kernels" in _thread_names()
-
-
-def _thread_names() -> set[str]:
-    import pathlib
-
-    return {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
+    names = {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
+    assert "aten_kernels" in names
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), float("-inf")])

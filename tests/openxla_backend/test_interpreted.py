@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import counting
 from torch.utils.checkpoint import checkpoint
-
-from lazy_runtime.debug import metrics
 
 MASK = [True, False, True, True, False]
 
@@ -48,10 +47,10 @@ def _results(function, device: str) -> list[torch.Tensor | None]:
 def test_backward_graphs(function, device):
     expected = _results(function, "cpu")
     compiled = torch.compile(function, backend="openxla", fullgraph=True)
-    before = metrics.counter_value("InterpretedGraph") or 0
-    for _ in range(2):
-        torch.testing.assert_close(_results(compiled, device), expected)
-    assert (metrics.counter_value("InterpretedGraph") or 0) == before + 2
+    with counting("InterpretedGraph") as grown:
+        for _ in range(2):
+            torch.testing.assert_close(_results(compiled, device), expected)
+    assert grown == {"InterpretedGraph": 2}
 
 
 @pytest.mark.parametrize("device", ["xla", "cpu"])
