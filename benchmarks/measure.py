@@ -9,16 +9,20 @@ from typing import NamedTuple, Protocol
 
 MIN_ROUNDS = 3
 
-# After a parallel region OpenMP's threads spin for about a millisecond before they sleep: without a pause, the next
-# call would share its cores with them.
-PAUSE_S = 0.005
+#: Shorter runs are preceded by one that is not timed. A thread of OpenMP's that has slept through the others' turns may
+#: be woken on the processor of the thread that waits for it (`lazy_runtime/native/move_apart.h`): a call of a small
+#: model took two to four times as long, eager's too. That is a loss of up to 15 ms, which long runs do not notice.
+BRIEF_S = 0.25
 
 
 class Timed(Protocol):
-    """What can be timed: `run` is, `clear` is not. Where it runs in another process, `run` returns the seconds by the
-    clock there."""
+    """What can be timed: `run` is, `rehearse`, which does the same, and `clear` are not. Where it runs in another
+    process, `run` returns the seconds by the clock there. `rest_s` is how long its threads are still about after it."""
 
+    @property
+    def rest_s(self) -> float: ...
     def run(self) -> float | None: ...
+    def rehearse(self) -> None: ...
     def clear(self) -> None: ...
 
 
@@ -60,18 +64,26 @@ def interleave(
         before: told the name ahead of each run.
     """
     kept: dict[str, list[float]] = {name: [] for name in timed}
+    brief: set[str] = set()
+    rest_s = 0.0
     for number in range(-unkept, max(rounds, MIN_ROUNDS)):
         if number >= MIN_ROUNDS and clock() >= deadline:
             break
         for name, each in timed.items():
             before(name)
             each.clear()
-            time.sleep(PAUSE_S)
+            time.sleep(rest_s)
+            if name in brief:
+                each.rehearse()
+                each.clear()
             start = time.perf_counter()
             own = each.run()
-            taken = time.perf_counter() - start
+            taken = time.perf_counter() - start if own is None else own
+            rest_s = each.rest_s
+            if taken < BRIEF_S:
+                brief.add(name)
             if number >= 0:
-                kept[name].append(taken if own is None else own)
+                kept[name].append(taken)
     return kept
 
 

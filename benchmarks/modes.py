@@ -63,6 +63,14 @@ FLOAT32 = tuple(name for name, mode in MODES.items() if not mode.autocast)
 
 TESTS = ("inference", "training", "step")  # training: one forward and one backward pass, no optimizer
 
+#: How long after a run threads of OpenMP's spin, so that the next would share its cores with them: 14 ms on some
+#: processors.
+SPIN_S = 0.02
+
+#: How long the workers of the thread are there that xla's programs call torch's kernels in (`kernel_thread.h`). While
+#: they are, OpenMP has more threads than cores, and those of all others go to sleep wherever they wait.
+WORKERS_S = 0.12
+
 #: This package's own; all others are what a user could pick in their place.
 OURS = ("lazy", "openxla", "openxla_step")
 
@@ -131,6 +139,7 @@ class Program:
         self.model.to(memory_format=mode.memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)
         self.inputs = [_place(tensor, mode) for tensor in inputs]
         self.call = self._compile()
+        self.rest_s = WORKERS_S if mode.device == "xla" else SPIN_S
         self._results: list[torch.Tensor] = []
         self.wait()  # transfers are not a part of the first run's time
 

@@ -122,6 +122,7 @@ class Program(modes.Program):
 
     def __init__(self, server: Server, request: Mapping[str, Any], test: str, mode: str, times: float = 1.0):
         self.mode = modes.MODES[mode]
+        self.rest_s = modes.SPIN_S
         self._server = server
         self._name = f"{test} {mode}"
         self._times = times

@@ -28,8 +28,8 @@ class Round(NamedTuple):
 class Row:
     """A line of the results in the making.
 
-    It is timed through `run` and `clear`. An exception in anything that a row is asked to do becomes its failure, and
-    the other rows go on.
+    It can be timed (`measure.Timed`). An exception in anything that a row is asked to do becomes its failure, and the
+    other rows go on.
 
     Args:
         record: what is known beforehand; `model`, `test` and `mode` at least.
@@ -99,6 +99,16 @@ class Row:
             executions_now, compiles_now = _work()
             self.rounds.append(Round(executions_now - executions, compiles_now - compiles, host_s))
         return None if program is None else program.taken_s
+
+    def rehearse(self) -> None:
+        """One round that counts for nothing."""
+        if self.program is not None:
+            self._attempt(self.program.round)
+
+    @property
+    def rest_s(self) -> float:
+        """How long the others wait after a round of it."""
+        return 0.0 if self.program is None else self.program.rest_s
 
     def clear(self) -> None:
         """Forgets the last run's results."""

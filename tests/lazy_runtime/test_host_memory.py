@@ -20,9 +20,9 @@ for number in range(60):
     lazy_runtime.sync(wait=True)
     del y
     counts.append(faults() - before)
-# Not every execution gets old memory: glibc's posix_memalign looks for the size and the alignment together, so it passes
-# over a hole that a result of the same size has left, if something small was allocated above that result meanwhile, and
-# takes new memory until one result is the last in the heap. How often that is depends on when threads run.
+# Not every execution gets old memory: glibc's posix_memalign looks for the size and the alignment together, so it
+# passes over a hole that a result of the same size has left, if something small was allocated above that result
+# meanwhile, and takes new memory until one result is the last in the heap. How often depends on when threads run.
 print(int(statistics.median(counts)))
 before = int(open("/proc/self/statm").read().split()[1])
 torch.xla.empty_cache()
