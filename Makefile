@@ -5,6 +5,7 @@
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
+# make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
 # make check    formatting, lint and types alone
 # make clean    removes the environment and what was built
 #
@@ -24,8 +25,10 @@ COMPARE ?=
 TESTS ?=
 WORKERS ?= 2
 OPS ?=
+# whose speed is to be kept: a newer one where something became slower for a reason
+GATE ?= ac5917e
 
-.PHONY: setup test test-ops test-models test-faults bench compare check clean
+.PHONY: setup test test-ops test-models test-faults bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -47,6 +50,9 @@ bench: setup
 
 compare: setup
 	$(BIN)/python -m benchmarks compare $(COMPARE)
+
+gate: setup
+	$(BIN)/python -m benchmarks gate --against $(GATE)
 
 check: setup
 	$(BIN)/ruff format --check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,26 +82,16 @@ def _check(server: Server, tree: Path) -> int:
 
 
 def _run(request: Request, test: str, servers: Mapping[str, Server], plant: float) -> dict[str, Row]:
-    rows: dict[str, Row] = {}
     modes = ["eager", *(mode for mode in request.modes if mode != "eager")]
-    expected: verify.Results | None = None
-    for side, server in servers.items():
-        for mode in modes:
-            row = rows[f"{side} {mode}"] = Row({"model": request.model, "test": test, "mode": mode})
-            if test == "step":
-                row.record["loop"] = request.loop
-            times = plant if side == "after" and mode != "eager" else 1.0
-            row.first_call(
-                lambda server=server, mode=mode, times=times: Program(server, request._asdict(), test, mode, times),
-                expected,
+    with ThreadPoolExecutor(len(servers)) as both:  # they compile side by side
+        sides = list(
+            both.map(
+                lambda side: _first_calls(request, test, modes, side, servers[side], plant if side == "after" else 1.0),
+                servers,
             )
-            if row.program is not None and mode == "eager":
-                expected = row.program.results()
-            elif mode == "eager":
-                raise RemoteError(f"eager, which all else is compared with, failed: {row.failure}")
-            if test == "step":
-                row.settle(SETTLING)
-    assert expected is not None
+        )
+    rows = {name: row for side in sides for name, row in side.rows.items()}
+    expected = sides[0].expected
     timed = {name: row for name, row in rows.items() if row.program is not None}
     times = measure.interleave(timed, request.rounds, time.perf_counter() + request.budget_s)
     for _ in range(MOST_BUDGETS - 1):
@@ -113,6 +104,37 @@ def _run(request: Request, test: str, servers: Mapping[str, Server], plant: floa
         row.compare(expected)
         row.finish(times.get(name, []))
     return rows
+
+
+class FirstCalls(NamedTuple):
+    """One commit's rows after their first calls, and eager's results there."""
+
+    rows: dict[str, Row]
+    expected: verify.Results
+
+
+def _first_calls(
+    request: Request, test: str, modes: Sequence[str], side: str, server: Server, plant: float
+) -> FirstCalls:
+    rows: dict[str, Row] = {}
+    expected: verify.Results | None = None
+    for mode in modes:
+        row = rows[f"{side} {mode}"] = Row({"model": request.model, "test": test, "mode": mode})
+        if test == "step":
+            row.record["loop"] = request.loop
+        times = 1.0 if mode == "eager" else plant
+        row.first_call(
+            lambda mode=mode, times=times: Program(server, request._asdict(), test, mode, times),
+            expected,
+        )
+        if mode == "eager":
+            if row.program is None:
+                raise RemoteError(f"eager, which all else is compared with, failed: {row.failure}")
+            expected = row.program.results()
+        if test == "step":
+            row.settle(SETTLING)
+    assert expected is not None
+    return FirstCalls(rows, expected)
 
 
 def _vague(times: Mapping[str, Sequence[float]], modes: Sequence[str]) -> bool:

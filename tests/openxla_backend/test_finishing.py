@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from lazy_runtime import aten_bridge
 from openxla_backend import parameters
 
 pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+
+
+_TASKS = pathlib.Path("/proc/self/task")
 
 
 @pytest.fixture
@@ -151,8 +155,18 @@ def test_a_result_that_is_used_twice_is_left_alone(operators):
 
 def test_kernels_have_a_thread_of_their_own():
     _check(nn.Sequential(_convolution(), nn.ReLU(), nn.MaxPool2d(2), _convolution()), _image())
-    names = {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
+    names = {path.read_text().strip() for path in _TASKS.glob("*/comm")}
     assert "aten_kernels" in names
+
+
+def test_kernels_after_a_rest():
+    model = nn.Sequential(_convolution(), nn.ReLU(), nn.MaxPool2d(2), _convolution())
+    for rest in (0.0, 0.03, 0.15):  # none, one after which the workers are moved apart, one after which there are none
+        time.sleep(rest)
+        _check(model, _image())
+    lines = [line for path in _TASKS.glob("*/status") for line in path.read_text().splitlines()]
+    allowed = {line for line in lines if line.startswith("Cpus_allowed_list:")}
+    assert len(allowed) == 1  # nobody is left where they were moved to
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), float("-inf")])
