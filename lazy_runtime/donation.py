@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .ir import Call, Graph
 from .spec import TensorSpec
@@ -21,10 +22,9 @@ def order(graph: Graph) -> tuple[int, ...] | None:
         return None
     specs = graph.output_specs()
     donated = set(graph.donated)
-    updates: dict[int, int] = {}  # leaf → its update
-    for number, leaf in enumerate(_origins(graph)):
-        if leaf is not None and leaf in donated:
-            updates.setdefault(leaf, number)
+    found = [(origin, number) for number, origin in enumerate(_origins(graph)) if origin is not None]
+    # what was made last: a gradient may look like an update as well, where a weight is multiplied by one of its kind
+    updates = {origin.leaf: number for origin, number in sorted(found) if origin.leaf in donated}
     taken = set(updates.values())
     free: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for number, spec in enumerate(specs):
@@ -40,36 +40,48 @@ def order(graph: Graph) -> tuple[int, ...] | None:
             wanted[kind].append(free[kind].popleft())
     for kind, rest in free.items():
         wanted[kind].extend(rest)
-    found = tuple([wanted[_kind(spec)].popleft() for spec in specs])
-    return None if found == tuple(range(len(found))) else found
+    places = tuple([wanted[_kind(spec)].popleft() for spec in specs])
+    return None if places == tuple(range(len(places))) else places
 
 
 def _kind(spec: TensorSpec) -> tuple:
     return spec.shape, spec.dtype
 
 
-def _origins(graph: Graph) -> list[int | None]:
-    """For each output the number of the leaf that it seems to be an update of: in-place operators of torch's have what
-    they update first among their operands, and those that update several tensors have them in the order of the
-    results. A gradient comes from no leaf of its kind."""
-    slots: list[int | None] = []
+class _Origin(NamedTuple):
+    """Of a tensor: the leaf that it seems to be an update of, and when it was made, by the numbers of the calls."""
+
+    leaf: int
+    when: tuple[int, ...] = ()
+
+
+def _origins(graph: Graph) -> list[_Origin | None]:
+    """Those of the outputs. In-place operators of torch's have what they update first among their operands, and those
+    that update several tensors have them in the order of the results."""
+    slots: list[_Origin | None] = []
     position = 0
-    for call in graph.calls:
+    for number, call in enumerate(graph.calls):
         operands = graph.operands[position : position + len(call.inputs)]
         position += len(call.inputs)
-        slots.extend(_results(call, [slots[slot] if slot >= 0 else -1 - slot for slot in operands]))
-    return [slots[slot] if slot >= 0 else -1 - slot for slot in graph.outputs]
+        origins = [slots[slot] if slot >= 0 else _Origin(-1 - slot) for slot in operands]
+        results = _results(call, origins)
+        slots.extend([result and _Origin(result.leaf, (number, *result.when)) for result in results])
+    return [slots[slot] if slot >= 0 else _Origin(-1 - slot) for slot in graph.outputs]
 
 
-def _results(call: Call, origins: Sequence[int | None]) -> Sequence[int | None]:
-    """The origins of a call's results, from those of its operands."""
+def _results(call: Call, origins: Sequence[_Origin | None]) -> Sequence[_Origin | None]:
+    """The origins of a call's results, from those of its operands; when they were made is counted within the call."""
     if call.nested is not None:
-        return [None if leaf is None else origins[leaf] for leaf in _origins(call.nested.graph)]
+        pairs = [(inner, inner and origins[inner.leaf]) for inner in _origins(call.nested.graph)]
+        return [_Origin(outer.leaf, inner.when) if inner and outer else None for inner, outer in pairs]
+    if "_backward" in call.name:  # gradients, some in the likeness of a weight among the operands
+        return [None] * len(call.outputs)
     candidates: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for spec, origin in zip(call.inputs, origins, strict=True):
-        if origin is not None:
-            candidates[_kind(spec)].append(origin)
+        # a fused optimizer has the gradients behind the parameters
+        if origin is not None and origin.leaf not in candidates[_kind(spec)]:
+            candidates[_kind(spec)].append(origin.leaf)
     return [
-        None if spec is None or not candidates[_kind(spec)] else candidates[_kind(spec)].popleft()
+        None if spec is None or not candidates[_kind(spec)] else _Origin(candidates[_kind(spec)].popleft())
         for spec in call.outputs
     ]

@@ -6,10 +6,11 @@ themselves promise that they are in bounds; where the promise is broken XLA stay
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import torch
 
-from .. import checks, errors
+from .. import aten_bridge, checks, errors
 from .registry import op
 
 aten = torch.ops.aten
@@ -248,6 +249,12 @@ def embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad
     if grad.size == 0 or num_weights == 0:
         return jnp.zeros(out.shape, grad.dtype)
     grad = grad.reshape(indices.size, -1)
+    if out.device.platform == "cpu" and aten_bridge.available():
+        # XLA's is a loop of one row at a time, for which the whole program gets the older code generator
+        within = jnp.clip(indices, 0, num_weights - 1)  # torch's kernel does not look
+        arguments = [grad, within, num_weights, padding_idx, scale_grad_by_freq]
+        like = jax.ShapeDtypeStruct(out.shape, grad.dtype)
+        return aten_bridge.call("aten::embedding_dense_backward", arguments, [like])[0]
     if scale_grad_by_freq:
         counts = jnp.zeros(num_weights, grad.dtype).at[indices].add(1, mode=IN_BOUNDS)
         grad = grad / counts[indices][:, None]

@@ -7,6 +7,8 @@ import torch
 
 from lazy_runtime import code_generation, compiler
 
+aten = torch.ops.aten
+
 LARGE = code_generation.LARGE
 
 
@@ -41,6 +43,11 @@ CASES = {
     "a slice is written": (written_over_itself, LARGE, True),
     "elements are written": (lambda x: x.index_put((torch.tensor([1, 5], device=x.device),), x[:2]), LARGE, False),
     "a diagonal is written": (lambda x: x.reshape(2, -1).diagonal_scatter(x[:2]), LARGE, False),
+    "an embedding's gradients are added up": (
+        lambda x: aten.embedding_dense_backward(x[:, None], torch.arange(9, device=x.device) // 2, LARGE, -1, False),
+        9,
+        True,
+    ),
     "rows are added up": (lambda x: x.index_add(0, torch.tensor([1, 5], device=x.device), x[:2]), LARGE, False),
 }
 

@@ -75,3 +75,24 @@ def test_no_bags():
     weight, nothing = torch.ones(10, 2), torch.zeros(0, dtype=torch.int64)
     found = [F.embedding_bag(nothing.to(d), weight.to(d), nothing.to(d)) for d in ("xla", "cpu")]
     close(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize("padding_idx", [-1, 3])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_are_added_up_as_torch_does(dtype, index, padding_idx, scaled):
+    grad, indices = torch.randn(5, 7, 8).to(dtype), torch.randint(0, 11, (5, 7), dtype=index)
+    found, expected = (
+        torch.ops.aten.embedding_dense_backward(grad.to(d), indices.to(d), 11, padding_idx, scaled)
+        for d in ("xla", "cpu")
+    )
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("wrong", [-2, 11, 1 << 40])
+def test_gradients_of_rows_that_are_not_there(wrong, scaled):
+    grad, indices = torch.randn(2, 8).to("xla"), torch.tensor([0, wrong]).to("xla")
+    with pytest.raises(IndexError, match="index out of range in self"):
+        torch.ops.aten.embedding_dense_backward(grad, indices, 11, -1, scaled).cpu()
