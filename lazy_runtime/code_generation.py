@@ -1,17 +1,12 @@
-"""How XLA:CPU compiles a program: its options.
+"""Which of XLA:CPU's two code generators for fused loops a program gets.
 
-Of its two code generators for fused loops, the newer one ("fusion emitters") miscompiles, in jaxlib 0.10.2, an update
-in place that reads what it has just written: jax's `y = x[::2]; x.at[::2].set(y.at[1:].set(y[:-1]))` gives other
-numbers than its parts. A small program takes it half as long again to compile. The older one computes a loop element by
-element, without vector instructions, wherever the result takes the memory of an operand: LLVM's check at run time that
-the two are apart says no. An exponential of a million elements then takes five times as long (2.3 against 0.43 ms).
+The newer one ("fusion emitters") miscompiles, in jaxlib 0.10.2, an update in place that reads what it has just written:
+jax's `y = x[::2]; x.at[::2].set(y.at[1:].set(y[:-1]))` gives other numbers than its parts. A small program takes it
+half as long again to compile. The older one computes a loop element by element, without vector instructions, wherever
+the result takes the memory of an operand: LLVM's check at run time that the two are apart says no. An exponential of a
+million elements then takes five times as long (2.3 against 0.43 ms).
 
 So programs of large tensors have the newer one, unless they hold an update in place, or a loop, in which XLA makes one.
-
-A result that takes a leaf's memory may be written once all others have read that leaf. XLA decides which leaves it has
-to copy before it has ordered the instructions, and by default finds that a parameter's gradient for the layer below
-might come after the parameter's update: it copied all weights in each training step. With its analysis of regions it
-orders the two instead (a step of alexnet takes an eighth less).
 """
 
 from __future__ import annotations
@@ -24,8 +19,7 @@ from jaxlib.mlir import ir as mlir
 
 from .ir import Graph
 
-_EMITTERS = "xla_cpu_use_fusion_emitters"
-_REGIONS = "xla_cpu_copy_insertion_use_region_analysis"
+_OPTION = "xla_cpu_use_fusion_emitters"
 
 #: Elements of the largest result from which on a loop's time counts for more than its compilation's.
 LARGE = 1 << 18
@@ -37,12 +31,12 @@ def options(graph: Graph, lowered: jax.stages.Lowered) -> dict[str, Any]:
     """XLA's options for a program."""
     if graph.device.platform != "cpu":
         return {}
-    return {_EMITTERS: _is_large(graph) and not _updates(lowered), _REGIONS: True}
+    return {_OPTION: _is_large(graph) and not _updates(lowered)}
 
 
 def known(platform: str) -> dict[str, Any]:
     """What `options` may depend on beside the program and this package, for the key of what is kept on disk."""
-    return {_EMITTERS: "by program", _REGIONS: True} if platform == "cpu" else {}
+    return {_OPTION: "by program"} if platform == "cpu" else {}
 
 
 def _is_large(graph: Graph) -> bool:
