@@ -112,6 +112,20 @@ def call(
     ]
 
 
+def after(array: Any, others: Sequence[Any]) -> Any:
+    """The array, in the same memory, once the others have been computed; who gets it may overwrite it.
+
+    Args:
+        array: one that nobody else reads after the others, else XLA copies it.
+    """
+    buffers = [_buffer(array), *map(_buffer, others)]
+    like = jax.ShapeDtypeStruct(buffers[0].shape, buffers[0].dtype)
+    # of the operands that the text does not speak of nothing is read
+    return jax.ffi.ffi_call("aten_call", like, input_output_aliases={0: 0})(
+        *buffers, call="aten::alias|t|t", number=np.int64(checks.current_call()), own_thread=False
+    )
+
+
 _KINDS = {type(None): "n", ChannelsLast: "a", Transposed: "x", HeadsLast: "h", Packed: "p"}
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from .flat import Flat
 from .ir import Call, Graph
 from .spec import TensorSpec
 
@@ -21,11 +21,8 @@ def order(graph: Graph) -> tuple[int, ...] | None:
     if not graph.donated:
         return None
     specs = graph.output_specs()
-    donated = set(graph.donated)
-    found = [(origin, number) for number, origin in enumerate(_origins(graph)) if origin is not None]
-    # what was made last: a gradient may look like an update as well, where a weight is multiplied by one of its kind
-    updates = {origin.leaf: number for origin, number in sorted(found) if origin.leaf in donated}
-    taken = set(updates.values())
+    found = updates(graph, Flat(graph))
+    taken = set(found.values())
     free: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for number, spec in enumerate(specs):
         if number not in taken:
@@ -33,9 +30,8 @@ def order(graph: Graph) -> tuple[int, ...] | None:
     wanted: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for leaf in graph.donated:
         kind = _kind(graph.leaves[leaf])
-        update = updates.get(leaf)
-        if update is not None:
-            wanted[kind].append(update)
+        if leaf in found:
+            wanted[kind].append(found[leaf])
         elif free[kind]:
             wanted[kind].append(free[kind].popleft())
     for kind, rest in free.items():
@@ -44,44 +40,40 @@ def order(graph: Graph) -> tuple[int, ...] | None:
     return None if places == tuple(range(len(places))) else places
 
 
-def _kind(spec: TensorSpec) -> tuple:
-    return spec.shape, spec.dtype
+def updates(graph: Graph, flat: Flat) -> dict[int, int]:
+    """Donated leaf → the number of the output that updates it. Of several that seem to, it is the one made last: a
+    gradient looks like an update as well, where a weight is multiplied by one of its kind."""
+    origin = origins(graph, flat)
+    donated = set(graph.donated)
+    made = sorted((value, number) for number, value in enumerate(flat.outputs))
+    pairs = [(origin.get(value), number) for value, number in made]
+    return {leaf: number for leaf, number in pairs if leaf in donated}
 
 
-class _Origin(NamedTuple):
-    """Of a tensor: the leaf that it seems to be an update of, and when it was made, by the numbers of the calls."""
-
-    leaf: int
-    when: tuple[int, ...] = ()
-
-
-def _origins(graph: Graph) -> list[_Origin | None]:
-    """Those of the outputs. In-place operators of torch's have what they update first among their operands, and those
-    that update several tensors have them in the order of the results."""
-    slots: list[_Origin | None] = []
-    position = 0
-    for number, call in enumerate(graph.calls):
-        operands = graph.operands[position : position + len(call.inputs)]
-        position += len(call.inputs)
-        origins = [slots[slot] if slot >= 0 else _Origin(-1 - slot) for slot in operands]
-        results = _results(call, origins)
-        slots.extend([result and _Origin(result.leaf, (number, *result.when)) for result in results])
-    return [slots[slot] if slot >= 0 else _Origin(-1 - slot) for slot in graph.outputs]
+def origins(graph: Graph, flat: Flat) -> dict[int, int]:
+    """Value → the leaf that it seems to be an update of, if there is one. In-place operators of torch's have what they
+    update first among their operands, and those that update several tensors have them in the order of the results."""
+    found = {-1 - leaf: leaf for leaf in range(len(graph.leaves))}
+    for operator in flat.operators:
+        results = _results(operator.call, [found.get(value) for value in operator.operands])
+        found.update({v: leaf for v, leaf in zip(operator.results, results, strict=True) if leaf is not None})
+    return found
 
 
-def _results(call: Call, origins: Sequence[_Origin | None]) -> Sequence[_Origin | None]:
-    """The origins of a call's results, from those of its operands; when they were made is counted within the call."""
-    if call.nested is not None:
-        pairs = [(inner, inner and origins[inner.leaf]) for inner in _origins(call.nested.graph)]
-        return [_Origin(outer.leaf, inner.when) if inner and outer else None for inner, outer in pairs]
+def _results(call: Call, origins: Sequence[int | None]) -> Sequence[int | None]:
+    """The origins of an operator's results, from those of its operands."""
     if "_backward" in call.name:  # gradients, some in the likeness of a weight among the operands
         return [None] * len(call.outputs)
     candidates: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for spec, origin in zip(call.inputs, origins, strict=True):
         # a fused optimizer has the gradients behind the parameters
-        if origin is not None and origin.leaf not in candidates[_kind(spec)]:
-            candidates[_kind(spec)].append(origin.leaf)
+        if origin is not None and origin not in candidates[_kind(spec)]:
+            candidates[_kind(spec)].append(origin)
     return [
-        None if spec is None or not candidates[_kind(spec)] else _Origin(candidates[_kind(spec)].popleft())
+        None if spec is None or not candidates[_kind(spec)] else candidates[_kind(spec)].popleft()
         for spec in call.outputs
     ]
+
+
+def _kind(spec: TensorSpec) -> tuple:
+    return spec.shape, spec.dtype

@@ -12,6 +12,7 @@ import jax
 
 from . import aten_bridge, checks, dtypes, layout
 from .ir import Call, Graph, Nested
+from .overwriting import Overwriting
 from .spec import TensorSpec
 
 
@@ -33,10 +34,12 @@ class _Thread(threading.local):
     scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
         metadata; empty for nothing (`XLA_HLO_DEBUG`). Those of a call that is a whole graph have names of their own.
     name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
+    overwriting: of the graph that is lowered now.
     """
 
     scopes: Sequence[str] = ()
     name = ""
+    overwriting: Overwriting | None = None
 
 
 thread = _Thread()
@@ -80,7 +83,11 @@ def to_function(
         with checks.Collector() as collector:
             collector.zero = next(numbers) if graph.is_collective else None
             scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
-            results = evaluate(graph, leaves, floats, ints, collector, scopes)
+            outer, thread.overwriting = thread.overwriting, Overwriting(graph)
+            try:
+                results = evaluate(graph, leaves, floats, ints, collector, scopes)
+            finally:
+                thread.overwriting = outer
         for number, result in enumerate(results):
             allowed = keep_layout is None or number in keep_layout
             if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
@@ -120,18 +127,22 @@ def evaluate(
         number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
     """
     slots: list[Any] = []
+    overwriting = thread.overwriting
     next_operand = next_float = next_int = 0
     for number, call in enumerate(graph.calls):
         collector.call = number if number_of is None else number_of(number)
         operands = graph.operands[next_operand : next_operand + len(call.inputs)]
         next_operand += len(call.inputs)
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
+        if overwriting is not None:
+            arrays = overwriting.operands(number, arrays)
         call_floats = [floats[next_float + i] for i in range(call.floats)]
         call_ints = [ints[next_int + i] for i in range(call.ints)]
         next_float += call.floats
         next_int += call.ints
         try:
-            with jax.named_scope(scopes[number]) if scopes else _NOTHING:
+            inside = _NOTHING if overwriting is None or call.nested is None else overwriting.inside(number)
+            with inside, jax.named_scope(scopes[number]) if scopes else _NOTHING:
                 if dtypes.is_narrowing():
                     results = _narrow(call, arrays, call_floats, call_ints, collector)
                 else:
@@ -139,6 +150,8 @@ def evaluate(
         except Exception as error:
             raise LoweringError(call, f"{type(error).__name__}: {error}") from error
         _check(call, results)
+        if overwriting is not None:
+            overwriting.made(number, results)
         slots.extend(results)
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 

