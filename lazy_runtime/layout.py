@@ -8,10 +8,14 @@ for every other operator the registry turns it back into torch's order first.
 A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. So are
 the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
 to oneDNN's kernels only.
+
+A permutation is not carried out (`Permuted`) until somebody needs torch's order: what a vision transformer permutes and
+takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -69,8 +73,8 @@ class HeadsLast(_Reordered):
 
     @classmethod
     def of(cls, x: Any) -> HeadsLast:
-        """The same from an array in torch's order."""
-        return cls(jnp.swapaxes(x, 1, 2))
+        """The same from an array in torch's order, or from a permuted one."""
+        return cls(logical(permute(x, (0, 2, 1, *range(3, x.ndim)))))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,9 +82,38 @@ class HeadsLast(_Reordered):
         return (batch, heads, rows, *rest)
 
     @property
-    def logical(self) -> Any:
-        """The array in torch's order."""
-        return jnp.swapaxes(self.physical, 1, 2)
+    def permuted(self) -> Permuted:
+        """The same as a value that may leave the lowering."""
+        return Permuted(self.physical, (0, 2, 1, *range(3, self.ndim)))
+
+
+class Permuted(_Reordered):
+    """An array that has been permuted, before anything was moved.
+
+    Attributes:
+        dims: where each of its dimensions lies in `physical`; not the identity.
+    """
+
+    __slots__ = ("dims",)
+
+    def __init__(self, physical: Any, dims: tuple[int, ...]):
+        super().__init__(physical)
+        self.dims = dims
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.physical.shape[dim] for dim in self.dims)
+
+
+def permute(x: Any, dims: Sequence[int]) -> Any:
+    """`x`, an array, `ChannelsLast` or `Permuted`, with its dimensions in another order; an array where they lie so."""
+    if isinstance(x, ChannelsLast):
+        inner = tuple(axis(dim, x.ndim) for dim in range(x.ndim))
+    else:
+        inner = x.dims if isinstance(x, Permuted) else tuple(range(x.ndim))
+    order = tuple(inner[dim] for dim in dims)
+    array = x.physical if isinstance(x, _Reordered) else x
+    return array if order == tuple(range(x.ndim)) else Permuted(array, order)
 
 
 class Packed(NamedTuple):
@@ -105,7 +138,7 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
     """`x` in torch's order; lists are converted item by item, and what is no array is left alone.
 
     Args:
-        keep: what is left as it is too: `ChannelsLast` or `Transposed`.
+        keep: what is left as it is too: `ChannelsLast`, `Transposed` or `Permuted`.
     """
     if isinstance(x, keep):
         return x
@@ -113,6 +146,8 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
         return jnp.moveaxis(x.physical, -1, 1)
     if isinstance(x, Transposed):
         return x.physical.mT
+    if isinstance(x, Permuted):
+        return jnp.transpose(x.physical, x.dims)
     if isinstance(x, list):
         return [logical(item, keep) for item in x]
     return x

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from ..layout import logical
 from . import attention_aten, attention_blocks, attention_cudnn
 from .attention_blocks import Options
 from .probe import probed
@@ -45,13 +46,13 @@ _library.impl("attention", _attention_meta, "Meta")
 _library.impl("attention_backward", _attention_backward_meta, "Meta")
 
 
-@op("lazy_runtime::attention", products=True)
+@op("lazy_runtime::attention", products=True, permuted=True)
 def attention(query, key, value, mask, seed, dropout_p, is_causal, scale, *, input_spec):
     options = _options(query, is_causal, scale, dropout_p, seed)
     return _forward(input_spec.device.platform, query, key, value, mask, options)
 
 
-@op("lazy_runtime::attention_backward", products=True)
+@op("lazy_runtime::attention_backward", products=True, permuted=True)
 def attention_backward(
     grad, query, key, value, mask, seed, attended, logsumexp, dropout_p, is_causal, scale, wants_mask, *, input_spec
 ):
@@ -63,7 +64,7 @@ def attention_backward(
 
 # the probe refuses dropout, which torch's kernel does not have: `scaled_dot_product_attention` is composed then
 @op(
-    "aten::_scaled_dot_product_flash_attention_for_cpu", products=True,
+    "aten::_scaled_dot_product_flash_attention_for_cpu", products=True, permuted=True,
     infer=probed("aten::_scaled_dot_product_flash_attention_for_cpu"),
 )  # fmt: skip
 def flash_attention_for_cpu(
@@ -72,7 +73,7 @@ def flash_attention_for_cpu(
     return _forward(input_spec.device.platform, query, key, value, attn_mask, _options(query, is_causal, scale))
 
 
-@op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", products=True)
+@op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", products=True, permuted=True)
 def flash_attention_for_cpu_backward(
     grad, query, key, value, attended, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None, input_spec
 ):
@@ -85,22 +86,25 @@ def _options(query, is_causal, scale, dropout_p=0.0, seed=None):
 
 
 def _forward(platform, query, key, value, mask, options):
+    mask = logical(mask)
+    if attention_aten.takes(platform, query, value, options.dropout):
+        return attention_aten.forward(query, _for_each_head(key, query), _for_each_head(value, query), mask, options)
+    query, key, value = logical([query, key, value])
     if attention_cudnn.takes(platform, query, key, value, mask, options):
         return attention_cudnn.forward(query, key, value, options)
-    key, value = _for_each_head(key, query), _for_each_head(value, query)
-    if attention_aten.takes(platform, query, value, options.dropout):
-        return attention_aten.forward(query, key, value, mask, options)
-    return attention_blocks.forward(query, key, value, mask, options)
+    return attention_blocks.forward(query, _for_each_head(key, query), _for_each_head(value, query), mask, options)
 
 
 def _backward(platform, grad, query, key, value, mask, attended, logsumexp, options, wants_mask=False):
-    if attention_cudnn.takes(platform, query, key, value, mask, options):
-        return *attention_cudnn.backward(grad, query, key, value, options), None
-    heads = key.shape
-    key, value = _for_each_head(key, query), _for_each_head(value, query)
+    mask, heads = logical(mask), key.shape
     if attention_aten.takes(platform, query, value, options.dropout) and not wants_mask:
+        key, value = _for_each_head(key, query), _for_each_head(value, query)
         grads = *attention_aten.backward(grad, query, key, value, mask, attended, logsumexp, options), None
     else:
+        grad, query, key, value, attended, logsumexp = logical([grad, query, key, value, attended, logsumexp])
+        if attention_cudnn.takes(platform, query, key, value, mask, options):
+            return *attention_cudnn.backward(grad, query, key, value, options), None
+        key, value = _for_each_head(key, query), _for_each_head(value, query)
         grads = attention_blocks.backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
     return grads[0], _summed(grads[1], heads), _summed(grads[2], heads), grads[3]
 
@@ -109,12 +113,12 @@ def _for_each_head(x, query):
     """Keys or values with as many heads as the queries, which may share them in groups."""
     if x.ndim < 3 or x.shape[-3] == query.shape[-3]:
         return x
-    return jnp.repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
+    return jnp.repeat(logical(x), query.shape[-3] // x.shape[-3], axis=-3)
 
 
 def _summed(grad, shape):
     """The gradient of `_for_each_head`; `shape` says how many heads there were."""
     if len(shape) < 3 or grad.shape[-3] == shape[-3]:
         return grad
-    groups = opmath(grad).reshape(*shape[:-2], -1, *grad.shape[-2:])
+    groups = opmath(logical(grad)).reshape(*shape[:-2], -1, *grad.shape[-2:])
     return groups.sum(-3).astype(grad.dtype)

@@ -31,25 +31,25 @@ def takes(platform: str, query: Any, value: Any, dropout: float) -> bool:
 
 
 def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
-    """As `attention_blocks.forward`."""
+    """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
     heads = [HeadsLast.of(x) for x in (query, key, value)]
     arguments = [*heads, 0.0, options.is_causal, _added(mask, query), options.scale]
     wide = jnp.promote_types(query.dtype, jnp.float32)
     batch, rows, number, _ = heads[0].physical.shape
     logsumexp = HeadsLast(jax.ShapeDtypeStruct((batch, rows, number), wide))
     attended, logsumexp = aten_bridge.call(_NAME, arguments, [heads[0], logsumexp])
-    return attended.logical, logsumexp.logical
+    return attended.permuted, logsumexp.permuted
 
 
 def backward(
     grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options
 ) -> tuple[Any, Any, Any]:
-    """Gradients of the queries, the keys and the values."""
+    """Gradients of the queries, the keys and the values; `forward` says of what."""
     grad, *heads, attended = (HeadsLast.of(x) for x in (grad, query, key, value, attended))
     sums = HeadsLast.of(logsumexp)
     arguments = [grad, *heads, attended, sums, 0.0, options.is_causal, _added(mask, query), options.scale]
     grads = aten_bridge.call(f"{_NAME}_backward", arguments, heads)
-    return grads[0].logical, grads[1].logical, grads[2].logical
+    return grads[0].permuted, grads[1].permuted, grads[2].permuted
 
 
 def _added(mask: Any, query: Any) -> Any:

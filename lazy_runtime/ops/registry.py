@@ -143,6 +143,7 @@ def op(
     collective: bool = False,
     channels_last: bool = False,
     transposed: bool = False,
+    permuted: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
@@ -154,15 +155,16 @@ def op(
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs, fallible, products, collective: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
-        channels_last, transposed: the function takes `layout.ChannelsLast` and `layout.Transposed` values as they are;
-            others get arrays in torch's order.
+        channels_last, transposed, permuted: the function takes `layout.ChannelsLast`, `layout.Transposed` and
+            `layout.Permuted` values as they are; others get arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
         parameters = inspect.signature(function).parameters
         wants_out = "out" in parameters
         wants_input = "input_spec" in parameters
-        kept = (layout.ChannelsLast,) * channels_last + (layout.Transposed,) * transposed
+        orders = {layout.ChannelsLast: channels_last, layout.Transposed: transposed, layout.Permuted: permuted}
+        kept = tuple(order for order, is_kept in orders.items() if is_kept)
 
         def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             if wants_out:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .. import dtypes
-from ..layout import ChannelsLast, Transposed, axis, logical, physical
+from .. import dtypes, layout
+from ..layout import ChannelsLast, Permuted, Transposed, axis, logical, physical
 from ..spec import contiguous_strides, storage_size
 from .matmul import takes_turned
 from .registry import op
@@ -18,9 +18,14 @@ from .registry import op
 
 @op(
     "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::squeeze", "aten::squeeze.dim",
-    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True,
+    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True, channels_last=True,
 )  # fmt: skip
 def view(x, *shape, out):
+    if isinstance(x, ChannelsLast | Transposed) and len(out.shape) > 2 and x.shape[:2] == tuple(out.shape[:2]):
+        images = x if isinstance(x, ChannelsLast) else ChannelsLast(x.physical) if x.ndim == 3 else None
+        if images is not None:  # pixels become rows, as for a transformer, or rows pixels
+            batch, channels, *space = out.shape
+            return ChannelsLast(images.physical.reshape(batch, *space, channels))
     return _of_batch(jnp.reshape, x, out.shape)
 
 
@@ -41,11 +46,15 @@ def t(x, *, out):
     return _turn(x, out) if x.ndim == 2 else x
 
 
-@op("aten::transpose.int", view=True, transposed=True)
+@op("aten::transpose.int", view=True, channels_last=True, transposed=True, permuted=True)
 def transpose(x, dim0, dim1, *, out):
-    if x.ndim > 1 and {dim0 % x.ndim, dim1 % x.ndim} == {x.ndim - 2, x.ndim - 1}:
+    if x.ndim == 0:
+        return x
+    dims = list(range(x.ndim))
+    dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    if not isinstance(x, ChannelsLast | Permuted) and dims == [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]:
         return _turn(x, out)
-    return jnp.swapaxes(logical(x), dim0, dim1) if x.ndim else x
+    return layout.permute(logical(x, (ChannelsLast, Permuted)), dims)
 
 
 def _turn(x, out):
@@ -55,27 +64,38 @@ def _turn(x, out):
     return Transposed(x) if takes_turned(out.device.platform, x.dtype) else x.mT
 
 
-@op("aten::permute", view=True)
+@op("aten::permute", view=True, channels_last=True, permuted=True)
 def permute(x, dims):
-    return jnp.transpose(x, dims)
+    return layout.permute(x, dims)
 
 
-@op("aten::slice.Tensor", view=True)
+@op("aten::slice.Tensor", view=True, channels_last=True, permuted=True)
 def slice_(x, dim=0, start=None, end=None, step=1):
-    dim %= x.ndim
     start, stop, step = slice(start, end, step).indices(x.shape[dim])
-    return jax.lax.slice_in_dim(x, start, max(start, stop), step, dim)
+    return _part(x, dim, start, max(start, stop), step)
 
 
-@op("aten::narrow_copy")
+@op("aten::narrow_copy", channels_last=True, permuted=True)
 def narrow_copy(x, dim, start, length):
-    dim %= x.ndim
     start += x.shape[dim] if start < 0 else 0
-    return jax.lax.slice_in_dim(x, start, start + length, axis=dim)
+    return _part(x, dim, start, start + length)
 
 
-@op("aten::select.int", view=True)
+def _part(x, dim, start, stop, step=1):
+    """x[start:stop:step] in one dimension, in the order of `x`."""
+    if isinstance(x, ChannelsLast):
+        return ChannelsLast(jax.lax.slice_in_dim(x.physical, start, stop, step, axis(dim, x.ndim)))
+    if isinstance(x, Permuted):
+        return Permuted(jax.lax.slice_in_dim(x.physical, start, stop, step, x.dims[dim]), x.dims)
+    return jax.lax.slice_in_dim(x, start, stop, step, dim)
+
+
+@op("aten::select.int", view=True, permuted=True)
 def select(x, dim, index):
+    if isinstance(x, Permuted):
+        gone = x.dims[dim]
+        dims = [where - (where > gone) for where in x.dims if where != gone]
+        return layout.permute(jax.lax.index_in_dim(x.physical, index, gone, keepdims=False), dims)
     return jax.lax.index_in_dim(x, index, dim, keepdims=False)
 
 
@@ -94,15 +114,18 @@ def unfold(x, dimension, size, step, *, out):
     return jnp.moveaxis(windows, dimension + 1, -1)
 
 
-@op("aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor", view=True)
+@op(
+    "aten::split.Tensor", "aten::split_with_sizes", "aten::unsafe_split.Tensor", view=True, channels_last=True,
+    permuted=True,
+)  # fmt: skip
 def split(x, sizes, dim=0, *, out):
     ends = np.cumsum([0] + [spec.shape[dim] for spec in out])
-    return [jax.lax.slice_in_dim(x, start, end, axis=dim) for start, end in itertools.pairwise(ends)]
+    return [_part(x, dim, start, end) for start, end in itertools.pairwise(ends)]
 
 
-@op("aten::unbind.int", view=True)
+@op("aten::unbind.int", view=True, permuted=True)
 def unbind(x, dim=0):
-    return [jax.lax.index_in_dim(x, i, dim, keepdims=False) for i in range(x.shape[dim])]
+    return [select(x, dim, index) for index in range(x.shape[dim])]
 
 
 @op("aten::as_strided", view=True)
@@ -263,9 +286,13 @@ def cat(tensors, dim=0, *, out):
     return concatenate(parts, dim) if out.numel else jnp.zeros(out.shape, dtype)
 
 
-@op("aten::stack")
+@op("aten::stack", permuted=True)
 def stack(tensors, dim=0, *, out):
-    return jnp.stack([x.astype(dtypes.to_numpy(out.dtype)) for x in tensors], axis=dim)
+    dtype = dtypes.to_numpy(out.dtype)
+    if dim == 0 and all(isinstance(x, Permuted) and x.dims == (0, 2, 1, 3) for x in tensors):
+        # gradients of queries, keys and values: they are permuted back to where one projection made them, side by side
+        return layout.permute(jnp.stack([x.physical.astype(dtype) for x in tensors], axis=2), (2, 0, 3, 1, 4))
+    return jnp.stack([x.astype(dtype) for x in logical(tensors)], axis=dim)
 
 
 @op("aten::repeat")

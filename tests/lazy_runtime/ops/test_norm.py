@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from comparison import check, close, fresh, rand
 
+from lazy_runtime import compiler
+from lazy_runtime.ops import norm
+
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 IMAGES = [(4, 3), (4, 3, 5), (2, 3, 4, 5), (2, 3, 4, 3, 2)]
 
@@ -139,3 +142,23 @@ def test_batch_norm_that_updates_its_statistics_gives_them_in_their_dtype(dtype)
         found = torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, 0.1, 1e-5)
         results.append((*found, mean, var))
     close(results[1], results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("weighted", "biased"), list(itertools.product([True, False], repeat=2)))
+def test_layer_norm_in_torchs_kernels(monkeypatch, weighted, biased, dtype):
+    """Large ones on the CPU, to the last bit: it is the same code."""
+    monkeypatch.setattr(norm, "LEAST_FOR_ATEN", 1)
+    compiler.clear()
+    vectors = [rand(6, dtype=dtype) if wanted else None for wanted in (weighted, biased)]
+    here, there = (fresh([rand(3, 5, 6, dtype=dtype), *vectors], device) for device in ("cpu", "xla"))
+    for x, y in zip(here, there, strict=True):
+        if x is not None:
+            x.data.copy_(y.detach().cpu())
+    results = [F.layer_norm(x, (6,), weight, bias) for x, weight, bias in (here, there)]
+    assert torch.equal(results[1].cpu(), results[0])
+    for result in results:
+        result.backward(torch.linspace(-1, 1, 90).reshape(3, 5, 6).to(result.device, dtype))
+    for x, y in zip(here, there, strict=True):
+        assert x is y is None or torch.equal(x.grad, y.grad.cpu())
+    compiler.clear()
