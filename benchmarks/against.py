@@ -1,7 +1,9 @@
-"""Two commits measured in turns: a process for each, round by round, so that noise falls on both alike."""
+"""Two commits measured in turns: a process for each, round by round, so that noise falls on both alike. Eager's results
+are what theirs are compared with; it is not timed."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import changes, gate, measure, verify
+from . import measure, verify
 from .remote import ROOT, Program, RemoteError, Server
 from .row import Row
 from .training_step import SETTLING
@@ -21,14 +23,14 @@ ENVIRONMENT: dict[str, str | None] = {
     "JAX_COMPILATION_CACHE_DIR": None,
 }
 
-#: Of budgets, for a model whose change the noise still hides when the first is over.
-MOST_BUDGETS = 4
+#: Of a round: a call of a small model takes 5 ms, and one that threads sleep through (`measure.BRIEF_S`) as many more.
+LEAST_S = 0.05
 
 Record = dict[str, Any]
 
 
 class Both(NamedTuple):
-    """The records of the commit before and of the one after, as `gate.judge` takes them."""
+    """The records of the commit before and of the one after, as `gate.judge_turns` takes them."""
 
     before: list[Record]
     after: list[Record]
@@ -40,16 +42,17 @@ def measure_both(
     after: Path = ROOT,
     *,
     plant: float = 1.0,
+    swapped: bool = False,
     tell: Callable[[str], object] = lambda text: None,
     done: Callable[[], object] = lambda: None,
 ) -> Both:
-    """Measures each request in two checkouts, with eager beside its modes in both; both are verified against eager.
+    """Measures each request in two checkouts; both are verified against eager.
 
     Args:
-        requests: `budget_s` and `rounds` bound the rounds of a test, not what comes before; where they leave too much
-            open, there are up to `MOST_BUDGETS` times as many.
+        requests: `budget_s` and `rounds` bound the rounds of a test, not what comes before.
         before, after: folders of checkouts with this commit's `benchmarks`.
-        plant: `after`, rounds of all modes but eager take so many times as long: a slowdown to try the gate by.
+        plant: `after`, rounds take so many times as long: a slowdown to try the gate by.
+        swapped: the commit after is the first to start and to have its turn.
         tell: told what is measured next.
         done: told when it has been.
 
@@ -58,14 +61,21 @@ def measure_both(
     """
     found = Both([], [])
     for request in requests:
-        with Server(tree=before, environment=ENVIRONMENT) as old, Server(tree=after, environment=ENVIRONMENT) as new:
-            threads = _check(old, before), _check(new, after)
+        trees = {"before": before, "after": after}
+        if swapped:
+            trees = dict(reversed(trees.items()))
+        with contextlib.ExitStack() as processes:
+            servers = {
+                side: processes.enter_context(Server(tree=tree, environment=ENVIRONMENT))
+                for side, tree in trees.items()
+            }
+            threads = {side: _check(servers[side], tree) for side, tree in trees.items()}
             for test in request.tests:
                 tell(f"{request.model} {test}")
-                rows = _run(request, test, {"before": old, "after": new}, plant)
-                for side, kept, count in zip(("before", "after"), found, threads, strict=True):
+                rows = _run(request, test, servers, plant)
+                for side, kept in zip(("before", "after"), found, strict=True):
                     kept += [
-                        {"record": "row", **row.finished(), "torch_threads": count}
+                        {"record": "row", **row.finished(), "torch_threads": threads[side]}
                         for name, row in rows.items()
                         if name.startswith(side)
                     ]
@@ -92,13 +102,8 @@ def _run(request: Request, test: str, servers: Mapping[str, Server], plant: floa
         )
     rows = {name: row for side in sides for name, row in side.rows.items()}
     expected = sides[0].expected
-    timed = {name: row for name, row in rows.items() if row.program is not None}
+    timed = {name: row for name, row in rows.items() if row.program is not None and row.record["mode"] != "eager"}
     times = measure.interleave(timed, request.rounds, time.perf_counter() + request.budget_s)
-    for _ in range(MOST_BUDGETS - 1):
-        if not _vague(times, modes[1:]):
-            break
-        more = measure.interleave(timed, request.rounds, time.perf_counter() + request.budget_s, unkept=0)
-        times = {name: [*series, *more[name]] for name, series in times.items()}
     for name, row in rows.items():
         row.first_step_again()
         row.compare(expected)
@@ -118,13 +123,14 @@ def _first_calls(
 ) -> FirstCalls:
     rows: dict[str, Row] = {}
     expected: verify.Results | None = None
+    least_s = 0.0 if test == "step" else LEAST_S
     for mode in modes:
         row = rows[f"{side} {mode}"] = Row({"model": request.model, "test": test, "mode": mode})
         if test == "step":
             row.record["loop"] = request.loop
         times = 1.0 if mode == "eager" else plant
         row.first_call(
-            lambda mode=mode, times=times: Program(server, request._asdict(), test, mode, times),
+            lambda mode=mode, times=times: Program(server, request._asdict(), test, mode, times, least_s),
             expected,
         )
         if mode == "eager":
@@ -135,15 +141,3 @@ def _first_calls(
             row.settle(SETTLING)
     assert expected is not None
     return FirstCalls(rows, expected)
-
-
-def _vague(times: Mapping[str, Sequence[float]], modes: Sequence[str]) -> bool:
-    """Whether noise hides what happened to a mode. It is asked how wide the interval is, never where it lies."""
-    for mode in modes:
-        names = [(f"{side} eager", f"{side} {mode}") for side in ("before", "after")]
-        if all(name in times for pair in names for name in pair):
-            before, after = (changes.Series(times[eager], times[subject]) for eager, subject in names)
-            enough = len(before.mode_ms) >= changes.MIN_ROUNDS
-            if not enough or changes.change(before, after, together=True).vague(gate.ALLOWED):
-                return True
-    return False

@@ -1,12 +1,13 @@
-"""The regression gate: whether a speedup over eager fell, between two results, by more than noise.
+"""The regression gate: whether a speed fell by more than noise, between two results or two commits.
 
-Each model is judged by itself and each test's geomean too. A fall counts where the whole interval that the runs' noise
-leaves open (`changes.py`) lies below what is allowed. What is allowed is for noise that a run cannot show: how a
-process's memory happens to lie makes a few percent.
+Each model is judged by itself and each test's geomean too. A fall counts where the whole interval that noise leaves
+open (`changes.py`) lies below what is allowed. Two commits are measured in turns, by one pair of processes after
+another (sittings) while a fall is in doubt, for two processes of one commit differ by several percent.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,11 @@ from . import changes
 from .changes import Change, Series
 from .modes import MODES
 
-#: Shares of a speedup. Between two runs at different times more changes than within one.
+#: Shares of a speed. Between two runs at different times more changes than within one.
 ALLOWED, ALLOWED_APART, ALLOWED_GEOMEAN = 0.05, 0.07, 0.04
+
+#: Of a model, while it is in doubt.
+MOST_SITTINGS = 5
 
 #: What has to be alike in two rows for their speedups to be compared.
 SETTINGS = ("input_shape", "loop", "torch_threads", "xla_device")
@@ -31,7 +35,7 @@ class GateError(ValueError):
 
 
 class Allowed(NamedTuple):
-    """By what share a speedup may fall.
+    """By what share a speed may fall.
 
     Attributes:
         model: one model's; `ALLOWED` or `ALLOWED_APART` if None.
@@ -61,10 +65,10 @@ class Finding(NamedTuple):
     """What is known of one row, or of a geomean, whose model is `"geomean"`.
 
     Attributes:
-        before, after: the speedups over eager; None for a geomean and where there are no times.
+        before, after: the speedups over eager, or milliseconds; None for a geomean and where there are no times.
         change: None where there are no times on both sides.
         failure: why the row has no times afterwards.
-        only_once: what looks like a fall here did not in another measurement.
+        sittings: in how many it was measured in turns; 0 between two results.
     """
 
     key: Key
@@ -73,14 +77,19 @@ class Finding(NamedTuple):
     change: Change | None
     allowed: float
     failure: str | None = None
-    only_once: bool = False
+    sittings: int = 0
 
     @property
     def fell(self) -> bool:
         """Whether this is a regression."""
         if self.failure is not None or self.change is None:
             return self.failure is not None
-        return self.change.below(self.allowed) and not self.only_once
+        return self.change.below(self.allowed)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it looks like a fall, which may be noise."""
+        return self.change is not None and self.change.ratio < 1 - self.allowed < self.change.high
 
     @property
     def verdict(self) -> str:
@@ -89,11 +98,10 @@ class Finding(NamedTuple):
             return "**fails now**"
         if self.change is None:
             return "failed before"
-        if self.only_once or self.change.above(self.allowed):
-            return "fell only once" if self.only_once else "rose"
-        if self.fell:
-            return "**fell**"
-        return "too noisy to tell" if self.change.vague(self.allowed) else ""
+        if self.fell or self.change.above(self.allowed):
+            return "**fell**" if self.fell else "rose"
+        unclear = self.in_doubt if self.sittings else self.change.vague(self.allowed)
+        return "too noisy to tell" if unclear else ""
 
 
 def check_comparable(before: Records, after: Records) -> list[str]:
@@ -124,45 +132,70 @@ def judge(
     before: Records,
     after: Records,
     allowed: Allowed | None = None,
-    *,
-    together: bool = False,
-    modes: Collection[str] | None = None,
 ) -> list[Finding]:
     """Compares all rows of the baseline with the results'; a test's and mode's geomean comes after its models.
-
-    Args:
-        together: both were measured in turns, round by round.
-        modes: those that are judged; all of this package's if None.
 
     Raises:
         GateError: rows are missing, were measured with other settings or in too few rounds, or there are none.
     """
     allowed = Allowed() if allowed is None else allowed
     old, new = _rows(before), _rows(after)
-    ours = [mode for mode in MODES if MODES[mode].device == "xla"] if modes is None else modes
-    keys = sorted((key for key in old if key.mode in ours), key=lambda key: (key.test, key.mode))
-    missing = [" ".join((key.model, key.test, key.mode)) for key in keys if key not in new]
-    if missing:
-        raise GateError(f"the results lack {', '.join(missing)}, which the baseline has")
-    if not keys:
-        raise GateError(f"the baseline has no row of the modes {', '.join(ours)}")
-    findings: list[Finding] = []
-    for group in dict.fromkeys((key.test, key.mode) for key in keys):
-        models = [_finding(key, old, new, allowed, together) for key in keys if key[:2] == group]
-        findings += models
-        moved = [each.change for each in models if each.change is not None]
-        if len(moved) > 1:
-            mean = changes.geomean(moved)
-            findings.append(Finding(Key(*group, "geomean"), None, None, mean, allowed.geomean))
+    keys = _keys(old, new, [mode for mode in MODES if MODES[mode].device == "xla"])
+    findings = _with_geomeans([_finding(key, old, new, allowed) for key in keys], allowed)
     if all(each.change is None and each.failure is None for each in findings):
         raise GateError("there is nothing to compare: every row of the baseline failed")
     return findings
 
 
-def fallen_twice(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """The second measurement's findings, where a fall counts if the first's shows it too."""
-    fell = {each.key for each in first if each.fell}
-    return [each._replace(only_once=each.fell and each.key not in fell) for each in second]
+def judge_turns(
+    sittings: Sequence[tuple[Records, Records]], allowed: Allowed | None = None, modes: Collection[str] = ("openxla",)
+) -> list[Finding]:
+    """Compares the times of two commits that took turns; a test's and mode's geomean comes after its models.
+
+    Args:
+        sittings: the records before and after, each measured by a pair of processes of its own. The first has every
+            model, others those that were in doubt.
+        modes: those that are judged.
+
+    Raises:
+        GateError: rows are missing or were measured in too few rounds, or there are none.
+    """
+    allowed = Allowed() if allowed is None else allowed
+    rows = [(_rows(before), _rows(after)) for before, after in sittings]
+    keys = _keys(*rows[0], modes)
+    return _with_geomeans([_finding_in_turns(key, rows, allowed, seed) for seed, key in enumerate(keys)], allowed)
+
+
+def _keys(old: Mapping[Key, Record], new: Mapping[Key, Record], modes: Collection[str]) -> list[Key]:
+    """The rows to be compared, those of a test and mode together."""
+    keys = sorted((key for key in old if key.mode in modes), key=lambda key: (key.test, key.mode))
+    missing = [" ".join((key.model, key.test, key.mode)) for key in keys if key not in new]
+    if missing:
+        raise GateError(f"the results lack {', '.join(missing)}, which the baseline has")
+    if not keys:
+        raise GateError(f"the baseline has no row of the modes {', '.join(modes)}")
+    return keys
+
+
+def _with_geomeans(found: Sequence[Finding], allowed: Allowed) -> list[Finding]:
+    findings: list[Finding] = []
+    for group in dict.fromkeys(each.key[:2] for each in found):
+        models = [each for each in found if each.key[:2] == group]
+        findings += models
+        moved = [each.change for each in models if each.change is not None]
+        if len(moved) > 1:
+            sittings = min(each.sittings for each in models if each.change is not None)
+            mean = changes.mean(moved)
+            findings.append(Finding(Key(*group, "geomean"), None, None, mean, allowed.geomean, sittings=sittings))
+    return findings
+
+
+def in_doubt(findings: Sequence[Finding]) -> set[str]:
+    """The models to be measured in another sitting."""
+    again = [each for each in findings if each.in_doubt and 0 < each.sittings < MOST_SITTINGS]
+    groups = {each.key[:2] for each in again if each.key.model == "geomean"}
+    again += [each for each in findings if each.key[:2] in groups and each.change is not None]
+    return {each.key.model for each in again} - {"geomean"}
 
 
 def markdown(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
@@ -170,7 +203,9 @@ def markdown(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
     fell = [each for each in findings if each.fell]
     names = ", ".join(f"{each.key.model} ({each.key.test}, {each.key.mode})" for each in fell)
     title = f"## Performance: {f'regression of {names}' if fell else 'no regression'}"
-    headers = ["test", "mode", "model", "speedup before", "after", "change", "at least", "at most", "allowed", ""]
+    in_turns = any(each.sittings for each in findings)
+    measure = "ms" if in_turns else "speedup"
+    headers = ["test", "mode", "model", f"{measure} before", "after", "speed", "at least", "at most", "allowed", ""]
     body = [
         [
             *each.key,
@@ -185,10 +220,12 @@ def markdown(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
     align = ("left",) * 3 + ("right",) * 6 + ("left",)
     table = tabulate(body, headers, tablefmt="github", disable_numparse=True, colalign=align)
     failures = [f"{' '.join(each.key)} fails: {each.failure}" for each in findings if each.failure]
-    bounds = (
-        f"Speedups are over eager in the same rounds, each by its fastest {changes.QUANTILE:.0%}. Bounds hold with "
-        f"{changes.CONFIDENCE:.0%} each, by bootstrap."
-    )
+    bounds = f"Bounds hold with {changes.CONFIDENCE:.0%} each, by bootstrap"
+    if in_turns:
+        bounds += f" and by how much two processes of one commit differ ({changes.PROCESS:.1%})."
+    else:
+        fastest = f"{changes.QUANTILE:.0%}"
+        bounds = f"Speedups are over eager in the same rounds, each by its fastest {fastest}. {bounds}."
     return "\n\n".join([title, table, bounds, *failures, *notes])
 
 
@@ -202,13 +239,43 @@ def _moved(change: Change | None) -> list[str]:
     return [f"{ratio - 1:+.1%}" for ratio in (change.ratio, change.low, change.high)]
 
 
-def _finding(key: Key, old: dict[Key, Record], new: dict[Key, Record], allowed: Allowed, together: bool) -> Finding:
-    before, after = old[key], new[key]
-    bound = allowed.of(key.model, together)
+def _finding_in_turns(
+    key: Key, rows: Sequence[tuple[Mapping[Key, Record], Mapping[Key, Record]]], allowed: Allowed, seed: int
+) -> Finding:
+    bound = allowed.of(key.model, True)
+    pairs = [(before[key], after[key]) for before, after in rows if key in before and key in after]
+    for pair in pairs:
+        failed = _failed(key, *pair, bound)
+        if failed is not None:
+            return failed
+    try:
+        moved = changes.mean(
+            [
+                changes.change_in_turns(before["times_ms"], after["times_ms"], seed * MOST_SITTINGS + sitting)
+                for sitting, (before, after) in enumerate(pairs)
+            ]
+        )
+    except ValueError as error:
+        raise GateError(f"{' '.join((key.model, key.test, key.mode))}: {error}; give it a larger --budget") from error
+    before, after = (statistics.median([each["median_ms"] for each in side]) for side in zip(*pairs, strict=True))
+    return Finding(key, before, after, moved, bound, sittings=len(pairs))
+
+
+def _failed(key: Key, before: Record, after: Record, bound: float) -> Finding | None:
+    """The finding where one of two rows has no times."""
     if before["failure"] is not None:
         return Finding(key, None, None, None, bound)
     if after["failure"] is not None:
         return Finding(key, None, None, None, bound, after["failure"])
+    return None
+
+
+def _finding(key: Key, old: dict[Key, Record], new: dict[Key, Record], allowed: Allowed) -> Finding:
+    before, after = old[key], new[key]
+    bound = allowed.of(key.model, False)
+    failed = _failed(key, before, after, bound)
+    if failed is not None:
+        return failed
     name = " ".join((key.model, key.test, key.mode))
     for setting in SETTINGS:
         if before.get(setting) != after.get(setting):
@@ -217,7 +284,7 @@ def _finding(key: Key, old: dict[Key, Record], new: dict[Key, Record], allowed: 
             )
     first, second = _series(key, old, "baseline"), _series(key, new, "results")
     try:
-        change = changes.change(first, second, together=together)
+        change = changes.change(first, second)
     except ValueError as error:
         raise GateError(f"{name}: {error}; measure with a larger --repeat and --budget") from error
     return Finding(key, first.speedup, second.speedup, change, bound)

@@ -159,6 +159,10 @@ class Program:
         self.run()
         return ()
 
+    def rehearse(self) -> None:
+        """What is done ahead of a brief round, and not timed."""
+        self.round()
+
     def start(self) -> None:
         """One run as the user's thread sees it: the results are pending or under way on an asynchronous device."""
         if self.model.training:

@@ -103,7 +103,7 @@ class Row:
     def rehearse(self) -> None:
         """One round that counts for nothing."""
         if self.program is not None:
-            self._attempt(self.program.round)
+            self._attempt(self.program.rehearse)
 
     @property
     def rest_s(self) -> float:

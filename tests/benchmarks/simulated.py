@@ -28,21 +28,30 @@ def row(model, mode, times_ms, **more):
     return {**record, "input_shape": [4, 3, 64, 64], "times_ms": times_ms, **more}
 
 
-def run(generator, walks, slower=(), times=1.15):
+def run(generator, slower=(), rounds=100, times=1.15):
     """A result file's records; openxla takes `times` as long for the models in `slower`."""
     records = [ENVIRONMENT]
-    for (model, (eager, openxla)), walk in zip(MODELS.items(), walks, strict=True):
-        factor = times if model in slower else 1.0
+    for model, (eager, openxla) in MODELS.items():
+        walk, factor = drift(generator, rounds), times if model in slower else 1.0
         records.append(row(model, "eager", series(generator, eager, walk)))
         records.append(row(model, "openxla", series(generator, openxla * factor, walk)))
     return records
 
 
-def two_runs(seed, slower=(), rounds=100, together=True, times=1.15):
-    """The records before and after: in turns, with one drift for both, or apart from each other."""
+def two_runs(seed, slower=(), rounds=100, times=1.15):
+    """The records of two runs apart from each other."""
     generator = numpy.random.default_rng(seed)
-    walks = [drift(generator, rounds) for _ in MODELS]
-    before = run(generator, walks)
-    if not together:
-        walks = [drift(generator, rounds) for _ in MODELS]
-    return before, run(generator, walks, slower, times)
+    return run(generator, rounds=rounds), run(generator, slower, rounds, times)
+
+
+def in_turns(seed, slower=(), rounds=70, times=1.15, models=tuple(MODELS)):
+    """The records before and after of processes that took turns, with one drift for both; each process is faster or
+    slower as a whole, so that their ratio is off by 4.5 %."""
+    generator = numpy.random.default_rng(seed)
+    before, after = [], []
+    for model in models:
+        walk = drift(generator, rounds)
+        for side, factor in ((before, 1.0), (after, times if model in slower else 1.0)):
+            times_ms = series(generator, MODELS[model][1] * factor, walk, process=0.032)
+            side.append(row(model, "openxla", times_ms, median_ms=float(numpy.median(times_ms))))
+    return before, after

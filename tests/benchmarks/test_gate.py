@@ -20,63 +20,77 @@ def _lines(text):
     return [re.sub(r"\s+", " ", line) for line in text.splitlines()]
 
 
-def _verdict(seed, slower, together):
-    """As the command finds it: what fell in turns is measured again, by other processes."""
-    first = gate.judge(*simulated.two_runs(seed, slower, together=together), together=together)
-    if not together or not _fell(first):
-        return _fell(first)
-    second = gate.judge(*simulated.two_runs(1000 + seed, slower, together=together), together=together)
-    return _fell(gate.fallen_twice(first, second))
+def _sittings(seed, slower, times=1.15):
+    """The findings as the command comes to them, and in how many sittings."""
+    sittings, models = [], set(simulated.MODELS)
+    while models:
+        sittings.append(simulated.in_turns(100 * seed + len(sittings), slower, times=times, models=sorted(models)))
+        found = gate.judge_turns(sittings)
+        models = gate.in_doubt(found)
+    return found, len(sittings)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_a_slowdown_of_15_percent_is_caught_in_20_of_20_trials(together):
-    caught = [_verdict(seed, simulated.MODELS, together) for seed in range(TRIALS)]
-    assert all("geomean" in fell for fell in caught)
+def test_a_slowdown_of_15_percent_is_caught_in_20_of_20_trials():
+    for seed in range(TRIALS):
+        assert "geomean" in _fell(gate.judge(*simulated.two_runs(seed, simulated.MODELS)))
+        assert "geomean" in _fell(_sittings(seed, simulated.MODELS)[0])
 
 
-def test_a_slowdown_of_one_model_is_caught_in_20_of_20_trials():
-    caught = [_verdict(seed, ["resnet18"], True) for seed in range(TRIALS)]
-    assert all("resnet18" in fell for fell in caught)
-    assert not any({"squeezenet1_1", "mobilenet_v2"} & set(fell) for fell in caught)
+def test_a_slowdown_of_one_model_in_20_trials():
+    """Processes differ by 4.5 %, which five sittings do not always make up for."""
+    fell = [_fell(_sittings(seed, ["resnet18"])[0]) for seed in range(TRIALS)]
+    assert sum("resnet18" in models for models in fell) >= 18
+    assert not any({"squeezenet1_1", "mobilenet_v2"} & set(models) for models in fell)
+    assert all("resnet18" in _fell(_sittings(seed, ["resnet18"], 1.2)[0]) for seed in range(TRIALS))
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_the_same_code_passes_in_20_of_20_trials(together):
-    assert [_verdict(seed, [], together) for seed in range(TRIALS)] == [[]] * TRIALS
+def test_the_same_code_passes_in_20_of_20_trials():
+    assert [_fell(gate.judge(*simulated.two_runs(seed))) for seed in range(TRIALS)] == [[]] * TRIALS
+    found = [_sittings(seed, []) for seed in range(TRIALS)]
+    assert [_fell(findings) for findings, _ in found] == [[]] * TRIALS
+    assert sum(count for _, count in found) < 2 * TRIALS
 
 
 def test_what_is_allowed_is_by_model():
     before, after = simulated.two_runs(0, ["resnet18"])
-    assert "resnet18" not in _fell(gate.judge(before, after, Allowed(models={"resnet18": 0.3}), together=True))
-    assert "resnet18" in _fell(gate.judge(before, after, Allowed(0.01, models={"vgg16": 0.3}), together=True))
+    assert "resnet18" not in _fell(gate.judge(before, after, Allowed(models={"resnet18": 0.3})))
+    assert "resnet18" in _fell(gate.judge(before, after, Allowed(0.01, models={"vgg16": 0.3})))
 
 
-def test_a_fall_counts_where_both_measurements_show_it():
-    fell, passed = (
-        gate.judge(*simulated.two_runs(seed, slower), together=True)
-        for seed, slower in ((0, simulated.MODELS), (1, []))
-    )
-    assert _fell(gate.fallen_twice(fell, fell)) == _fell(fell)
-    assert _fell(gate.fallen_twice(passed, fell)) == []
-    assert "fell only once" in gate.markdown(gate.fallen_twice(passed, fell))
+def test_what_looks_like_a_fall_is_measured_again():
+    doubtful = gate.judge_turns([simulated.in_turns(3, ["resnet18"], times=1.09)])
+    assert [each.verdict for each in doubtful if each.key.model == "resnet18"] == ["too noisy to tell"]
+    assert gate.in_doubt(doubtful) == {"resnet18"}
+    assert gate.in_doubt([each._replace(sittings=gate.MOST_SITTINGS) for each in doubtful]) == set()
+    assert gate.in_doubt(gate.judge_turns([simulated.in_turns(3, ["resnet18"], times=1.5)])) == set()
+    geomean = [each for each in doubtful if each.key.model == "geomean"]
+    everywhere = [each for each in doubtful if not each.in_doubt] + [each._replace(allowed=0.01) for each in geomean]
+    assert gate.in_doubt(everywhere) == {"squeezenet1_1", "mobilenet_v2"}
+
+
+def test_sittings_with_fewer_models():
+    first = simulated.in_turns(0)
+    second = simulated.in_turns(1, models=["resnet18"])
+    counts = {each.key.model: each.sittings for each in gate.judge_turns([first, second])}
+    assert counts == {"resnet18": 2, "squeezenet1_1": 1, "mobilenet_v2": 1, "geomean": 1}
+    assert "ms before" in gate.markdown(gate.judge_turns([first]))
 
 
 def test_the_table_says_what_moved():
-    text = gate.markdown(gate.judge(*simulated.two_runs(0, ["resnet18"]), together=True), ["a note"])
+    text = gate.markdown(gate.judge(*simulated.two_runs(0, ["resnet18"])), ["a note"])
     assert text.startswith("## Performance: regression of resnet18 (inference, openxla)")
     row = next(line for line in _lines(text) if line.startswith("| inference | openxla | resnet18 |"))
-    assert row.split(" | ")[3:5] == ["0.83", "0.73"]
-    assert row.endswith("| -5% | **fell** |")
+    assert row.split(" | ")[3:5] == ["0.84", "0.74"]
+    assert row.endswith("| -7% | **fell** |")
     assert text.endswith("a note")
-    assert gate.markdown(gate.judge(*simulated.two_runs(0), together=True)).startswith("## Performance: no regression")
+    assert gate.markdown(gate.judge(*simulated.two_runs(0))).startswith("## Performance: no regression")
 
 
 def test_what_rose_and_what_is_too_noisy_show():
     before, after = simulated.two_runs(0, ["resnet18"], times=0.7)
-    assert "| rose |" in "\n".join(_lines(gate.markdown(gate.judge(before, after, together=True))))
-    before, after = simulated.two_runs(0, rounds=6)
-    assert "too noisy to tell" in gate.markdown(gate.judge(before, after, together=True))
+    assert "| rose |" in "\n".join(_lines(gate.markdown(gate.judge(before, after))))
+    before, after = simulated.two_runs(0, rounds=8)
+    assert "too noisy to tell" in gate.markdown(gate.judge(before, after))
 
 
 def test_a_mode_that_fails_now_is_a_regression():
@@ -87,11 +101,11 @@ def test_a_mode_that_fails_now_is_a_regression():
         else record
         for record in after
     ]
-    findings = gate.judge(before, after, together=True)
+    findings = gate.judge(before, after)
     assert _fell(findings) == ["resnet18"]
     assert "inference openxla resnet18 fails: it broke" in gate.markdown(findings)
-    assert _fell(gate.judge(after, before, together=True)) == []
-    assert "failed before" in gate.markdown(gate.judge(after, before, together=True))
+    assert _fell(gate.judge(after, before)) == []
+    assert "failed before" in gate.markdown(gate.judge(after, before))
 
 
 def _without(records, model, mode):

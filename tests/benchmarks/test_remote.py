@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -47,7 +49,19 @@ def test_a_planted_slowdown_is_as_long_as_it_is_said_to_be(server, monkeypatch):
         server, "ask", lambda do, **arguments: asked.append((do, arguments)) or {"seconds": 1, "host_s": ()}
     )
     Program(server, REQUEST, "inference", "eager", times=1.15).run()
-    assert asked[-1] == ("run", {"name": "inference eager", "times": 1.15})
+    assert asked[-1] == ("run", {"name": "inference eager", "times": 1.15, "least_s": 0.0})
+
+
+def test_a_round_of_many_in_a_row(server):
+    program = Program(server, REQUEST, "inference", "eager", least_s=0.2)
+    start = time.perf_counter()
+    program.round()
+    assert time.perf_counter() - start > 0.2
+    assert program.taken_s is not None
+    assert program.taken_s < 0.1  # the mean
+    program.rehearse()  # does nothing: each round begins with one that is not timed
+    steps = Program(server, {**REQUEST, "loop": 2}, "step", "lazy", least_s=0.05)
+    assert len(steps.round()) % 2 == 0
 
 
 def test_what_fails_there_fails_here_and_the_process_goes_on(server):
