@@ -79,7 +79,7 @@ def change(before: Series, after: Series, seed: int = 0) -> Change:
     return _change(float(numpy.log(after.speedup / before.speedup)), draws)
 
 
-def change_in_turns(before_ms: Sequence[float], after_ms: Sequence[float], seed: int = 0) -> Change:
+def change_in_turns(before_ms: Sequence[float], after_ms: Sequence[float], seed: int | Sequence[int] = 0) -> Change:
     """The change of a program's speed between two processes that took turns, round by round: it is that of the middle
     half of the rounds, each of which both had, and its interval is as wide as processes differ too (`PROCESS`).
 

@@ -155,14 +155,14 @@ def judge_turns(
     Args:
         sittings: the records before and after, each measured by a pair of processes of its own. The first has every
             model, others those that were in doubt.
-        modes: those that are judged.
+        modes: those that are judged; eager, which is not timed, is not.
 
     Raises:
         GateError: rows are missing or were measured in too few rounds, or there are none.
     """
     allowed = Allowed() if allowed is None else allowed
     rows = [(_rows(before), _rows(after)) for before, after in sittings]
-    keys = _keys(*rows[0], modes)
+    keys = _keys(*rows[0], [mode for mode in modes if mode != "eager"])
     return _with_geomeans([_finding_in_turns(key, rows, allowed, seed) for seed, key in enumerate(keys)], allowed)
 
 
@@ -173,7 +173,7 @@ def _keys(old: Mapping[Key, Record], new: Mapping[Key, Record], modes: Collectio
     if missing:
         raise GateError(f"the results lack {', '.join(missing)}, which the baseline has")
     if not keys:
-        raise GateError(f"the baseline has no row of the modes {', '.join(modes)}")
+        raise GateError(f"the baseline has no row of the modes {', '.join(modes) or 'but eager'}")
     return keys
 
 
@@ -251,7 +251,7 @@ def _finding_in_turns(
     try:
         moved = changes.mean(
             [
-                changes.change_in_turns(before["times_ms"], after["times_ms"], seed * MOST_SITTINGS + sitting)
+                changes.change_in_turns(before["times_ms"], after["times_ms"], (seed, sitting))
                 for sitting, (before, after) in enumerate(pairs)
             ]
         )

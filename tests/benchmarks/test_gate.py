@@ -74,6 +74,8 @@ def test_sittings_with_fewer_models():
     counts = {each.key.model: each.sittings for each in gate.judge_turns([first, second])}
     assert counts == {"resnet18": 2, "squeezenet1_1": 1, "mobilenet_v2": 1, "geomean": 1}
     assert "ms before" in gate.markdown(gate.judge_turns([first]))
+    with pytest.raises(GateError, match="has no row of the modes but eager"):
+        gate.judge_turns([first], modes=["eager"])
 
 
 def test_the_table_says_what_moved():
