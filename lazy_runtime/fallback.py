@@ -77,10 +77,7 @@ def _operator(func: torch._ops.OpOverload) -> Operator:
         if dtypes.is_narrowing():  # `lower` then gives what torch's kernels expect
             raise TypeError(f"{func.name()} runs on torch's own dtypes")
         arguments = logical(_all_arguments(func, args, kwargs))
-        results = [
-            None if spec is None else jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype))
-            for spec in call.outputs
-        ]
+        results = [spec and spec.struct() for spec in call.outputs]
         if call.device.platform == "cpu" and aten_bridge.is_built():
             found = aten_bridge.call(func.name(), arguments, results)
         else:

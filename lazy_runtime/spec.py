@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import jax
 import torch
 
 from . import dtypes
@@ -58,6 +59,14 @@ class TensorSpec:
         """The spec of `tensor` (usually a meta tensor), placed on `device`."""
         offset = int(tensor.storage_offset())
         return TensorSpec.of(device, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Its array's shape and dtype, for jax; while a program is lowered, the dtype that it stores.
+
+        Raises:
+            TypeError: XLA has no such dtype.
+        """
+        return jax.ShapeDtypeStruct(self.shape, dtypes.to_numpy(self.dtype))
 
     def meta(self) -> torch.Tensor:
         """A tensor on torch's meta device with these sizes and strides."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax.lax import linalg
 
-from .. import checks, dtypes, fallback
+from .. import checks, fallback
 from . import asserts
 from .registry import op
 
@@ -241,8 +241,7 @@ def _require_finite(x) -> None:
 def linalg_eig(x, *, out):
     _require_finite(x)
     if out[0].device.platform == "tpu":  # jax has none there
-        like = [jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in out]
-        return fallback.on_host(aten.linalg_eig.default, [x], like)
+        return fallback.on_host(aten.linalg_eig.default, [x], [spec.struct() for spec in out])
     values, vectors = linalg.eig(x, compute_left_eigenvectors=False)
     return values, vectors
 
@@ -251,8 +250,7 @@ def linalg_eig(x, *, out):
 def _linalg_eigvals(x, *, out):
     _require_finite(x)
     if out.device.platform == "tpu":
-        like = jax.ShapeDtypeStruct(out.shape, dtypes.to_numpy(out.dtype))
-        return fallback.on_host(aten._linalg_eigvals.default, [x], [like])[0]
+        return fallback.on_host(aten._linalg_eigvals.default, [x], [out.struct()])[0]
     (values,) = linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
     return values
 

@@ -188,8 +188,8 @@ def _calls_aten(x, spec) -> bool:
 @op("aten::native_layer_norm", infer=_infer_layer_norm)
 def native_layer_norm(x, normalized_shape, weight, bias, eps, *, out):
     if _calls_aten(x, out[0]):
-        like = [jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in out]
-        return tuple(aten_bridge.call("aten::native_layer_norm", [x, normalized_shape, weight, bias, eps], like))
+        arguments = [x, normalized_shape, weight, bias, eps]
+        return tuple(aten_bridge.call("aten::native_layer_norm", arguments, [spec.struct() for spec in out]))
     over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     z = opmath(x)
     mean = jnp.mean(z, over, keepdims=True)
@@ -206,7 +206,7 @@ def native_layer_norm(x, normalized_shape, weight, bias, eps, *, out):
 def native_layer_norm_backward(grad, x, normalized_shape, mean, rstd, weight, bias, output_mask, *, out):
     if _calls_aten(x, next(spec for spec in out if spec is not None)):
         arguments = [grad, x, normalized_shape, mean, rstd, weight, bias, output_mask]
-        like = [spec and jax.ShapeDtypeStruct(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in out]
+        like = [spec and spec.struct() for spec in out]
         return tuple(aten_bridge.call("aten::native_layer_norm_backward", arguments, like))
     n = len(normalized_shape)
     over, batch = tuple(range(x.ndim - n, x.ndim)), tuple(range(x.ndim - n))
