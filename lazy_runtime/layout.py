@@ -116,6 +116,17 @@ def permute(x: Any, dims: Sequence[int]) -> Any:
     return array if order == tuple(range(x.ndim)) else Permuted(array, order)
 
 
+class Opaque(NamedTuple):
+    """A weight in torch's order, for oneDNN's kernels alone: torch's own operators, given images with their channels
+    last, copy it into that order for no use, since oneDNN brings it into another.
+
+    Attributes:
+        physical: the weight.
+    """
+
+    physical: Any
+
+
 class Packed(NamedTuple):
     """A weight in an order of oneDNN's own, for its kernels alone.
 

@@ -14,6 +14,7 @@
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
 //   pfloat32;64,64,3,3         a weight in an order of oneDNN's own (`Packed`): dtype, sizes
+//   w           the next buffer, as a weight that oneDNN's kernels read in the order in which it lies
 // and the result views one letter per result, lists of them flattened: t, a, x, h, n for an undefined one, o for one that
 // the kernel has written to, or p for a weight in oneDNN's order.
 //
@@ -37,6 +38,7 @@
 
 #include <cstring>
 #include <memory>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -306,12 +308,16 @@ struct Packed {
         data, sizes, dtype, c10::Device(c10::kCPU), memory + sizeof(order_bytes), order_bytes);
   }
 
+  static at::Tensor describe(const at::Tensor& packed) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mkldnn::_get_mkldnn_serialized_md", "")
+                               .typed<at::Tensor(const at::Tensor&)>();
+    return op.call(packed);
+  }
+
   // Falls back on torch's order where the packed weight takes more than there is.
   static void write(const at::Tensor& plain, const at::Tensor& packed, const at::Tensor& target) {
-    static const auto describe = c10::Dispatcher::singleton()
-                                     .findSchemaOrThrow("mkldnn::_get_mkldnn_serialized_md", "")
-                                     .typed<at::Tensor(const at::Tensor&)>();
-    at::Tensor order = describe.call(packed), from = plain.contiguous();
+    at::Tensor order = describe(packed), from = plain.contiguous();
     uint64_t order_bytes = order.numel();
     size_t bytes = at::native::nbytes_from_mkldnn(packed);
     const void* data = at::native::data_ptr_from_mkldnn(packed);
@@ -327,6 +333,26 @@ struct Packed {
     std::memcpy(memory + data_offset(order_bytes), data, bytes);
   }
 };
+
+// oneDNN's description of a weight in torch's order.
+at::Tensor order_of(at::IntArrayRef sizes, at::ScalarType dtype) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::vector<int64_t>, at::ScalarType>, at::Tensor> known;
+  static const auto give = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("aten::to_mkldnn", "")
+                               .typed<at::Tensor(const at::Tensor&, std::optional<at::ScalarType>)>();
+  std::lock_guard<std::mutex> lock(mutex);
+  at::Tensor& order = known[{sizes.vec(), dtype}];
+  if (!order.defined()) order = Packed::describe(give.call(at::empty(sizes, dtype), std::nullopt));
+  return order;
+}
+
+// A weight in torch's order as oneDNN's kernels read it.
+at::Tensor opaque(const at::Tensor& weight) {
+  at::Tensor order = order_of(weight.sizes(), weight.scalar_type());
+  return at::native::mkldnn_tensor_from_data_ptr(weight.data_ptr(), weight.sizes(), weight.scalar_type(),
+                                                 weight.device(), order.data_ptr<uint8_t>(), order.numel());
+}
 
 // Where buffers go among the arguments: one letter for a tensor, one for each item of a list.
 struct Place {
@@ -390,6 +416,7 @@ Call parse(std::string_view text) {
       case 'x':
       case 'h':
       case 'o':
+      case 'w':
         call.places.push_back({argument, std::string(1, parts[i][0]), false, false});
         [[fallthrough]];
       case 'n':
@@ -477,6 +504,8 @@ c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::Remaini
   for (char kind : place.kinds) {
     if (kind == 'n') {
       tensors.emplace_back();
+    } else if (kind == 'w') {
+      tensors.emplace_back(opaque(view(*buffers.get<ffi::AnyBuffer>(next++), 't')));
     } else if (kind == 'o') {
       tensors.emplace_back(lent(view(**results.get<ffi::AnyBuffer>(next_result++), kind)));
     } else {
@@ -604,18 +633,17 @@ Outcome call(int32_t device, ffi::RemainingArgs buffers, ffi::RemainingRets resu
     return error;
   };
   if (!own_thread) return {run()};
-  KernelThread& thread = KernelThread::of(device);
-  if (thread.is_current()) return {run()};
   ffi::Promise promise;
   ffi::Future future(promise);
-  thread.add([run = std::move(run), promise]() mutable {
-    ffi::Error error = run();
-    if (error.failure()) {
-      promise.SetError(std::move(error));
+  auto outcome = std::make_shared<ffi::Error>();
+  auto then = [outcome, promise]() mutable {
+    if (outcome->failure()) {
+      promise.SetError(std::move(*outcome));
     } else {
       promise.SetAvailable();  // which carries on with the program
     }
-  });
+  };
+  KernelThread::of(device).add({text.data(), [run = std::move(run), outcome]() mutable { *outcome = run(); }, std::move(then)});
   return {ffi::Error::Success(), std::move(future)};
 }
 

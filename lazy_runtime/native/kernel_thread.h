@@ -5,10 +5,10 @@
 // kernel does. XLA calls from whichever thread it is in. So all calls go to one thread; XLA learns later that they are
 // done, and carries on in that thread, where the next call needs no handing over.
 //
-// The workers of that thread stay awake for milliseconds, and take the cores from XLA's own: programs in which XLA computes
-// much between the calls are faster without (a training step of a mobilenet_v2 by a sixth). A thread that has had nothing
-// to do for a while ends its workers, so that the user's own operators on the CPU have the cores' only ones; to make them
-// anew takes some 3 ms.
+// The workers of that thread stay awake for milliseconds. Where the program computes something itself between two calls
+// they yield (`yielding.h`); still, programs in which XLA computes much are faster in XLA's own threads (a training step of
+// a mobilenet_v2 by a tenth). A thread that has had nothing to do for a while ends its workers, so that the user's own
+// operators on the CPU have the cores' only ones; to make them anew takes some 3 ms.
 #pragma once
 
 #include <pthread.h>
@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "move_apart.h"
+#include "yielding.h"
 
 // Of OpenMP 5: ends the workers that the calling thread has, if any; it gets others when it needs them. A torch that was
 // built without OpenMP has none of it.
@@ -36,7 +37,12 @@ inline void end_workers() {
 
 class KernelThread {
  public:
-  using Task = std::function<void()>;
+  // A kernel, and what is to follow it: as a rule, the program goes on to its next kernel.
+  struct Task {
+    const void* site;  // the same whenever a program calls the same kernel
+    std::function<void()> kernel;
+    std::function<void()> then;
+  };
 
   // That of a device, which lasts until the process ends: devices wait for one another in collectives.
   static KernelThread& of(int device) {
@@ -47,8 +53,6 @@ class KernelThread {
     if (thread == nullptr) thread = new KernelThread;
     return *thread;
   }
-
-  bool is_current() const { return current_ == this; }
 
   void add(Task task) {
     {
@@ -64,11 +68,28 @@ class KernelThread {
   }
 
   void serve() {
-    current_ = this;
     pthread_setname_np(pthread_self(), "aten_kernels");
     sched_param none{};
     sched_setscheduler(0, SCHED_BATCH, &none);  // as XLA's threads (`xla_devices.py`); so are the workers
-    while (true) next()();
+    while (true) {
+      Task task = next();
+      task.kernel();
+      carry_on(task);
+    }
+  }
+
+  // To have the workers yield costs two meetings with them, and threads that they have made room for spin too when they
+  // are done. It pays where the program computes something itself, which the last time shows.
+  void carry_on(const Task& task) {
+    if (took_.size() > most_sites_) took_.clear();
+    auto& took = took_[task.site];
+    const auto began = std::chrono::steady_clock::now();
+    if (took < brief_) {
+      task.then();
+    } else {
+      Yielding::during(task.then);
+    }
+    took = std::chrono::steady_clock::now() - began;
   }
 
   Task next() {
@@ -93,10 +114,10 @@ class KernelThread {
 
   static constexpr std::chrono::milliseconds awake_{10};  // workers spin for about as long
   static constexpr std::chrono::milliseconds idle_{100};
+  static constexpr std::chrono::microseconds brief_{100};
+  static constexpr size_t most_sites_ = 1 << 16;
+  std::unordered_map<const void*, std::chrono::steady_clock::duration> took_;  // what followed, the last time
   std::mutex mutex_;
   std::condition_variable added_;
   std::deque<Task> tasks_;
-  static thread_local KernelThread* current_;
 };
-
-inline thread_local KernelThread* KernelThread::current_ = nullptr;

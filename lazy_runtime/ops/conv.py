@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from .. import aten_bridge, precision
-from ..layout import ChannelsLast, Transposed, logical, physical
-from . import matmul
+from ..layout import ChannelsLast, Opaque, Transposed, logical, physical
+from . import matmul, packed
 from .reduction import opmath
 from .registry import op
 
@@ -56,6 +56,18 @@ def _is_product(weight, geometry: Geometry) -> bool:
     return geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
+#: Elements of a weight from which on it is seen that `aten::convolution` copies it: up to half of the time of a layer
+#: with few pixels and many channels.
+LEAST_COPIED = 1 << 18
+
+
+def _is_copied(weight, geometry: Geometry) -> bool:
+    """Whether torch's convolution of channels-last images would first bring the weight into that order, in vain
+    (`layout.Opaque`)."""
+    is_plain = not isinstance(weight, ChannelsLast) and weight.ndim == 4 and max(weight.shape[2:]) > 1
+    return is_plain and weight.size >= LEAST_COPIED and geometry.groups == 1 and not geometry.transposed
+
+
 def _infer(x, weight, bias, stride, padding, dilation, *rest):
     """On meta tensors, with checks of numbers that only the CPU kernel makes."""
     if min((*stride, *dilation)) < 1 or min(padding) < 0:
@@ -73,7 +85,12 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     if _prefers_aten(out.device.platform, x, weight, geometry):
         batch, channels, *space = out.shape if batched else (1, *out.shape)
         like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), x.dtype))
-        (made,) = aten_bridge.call("aten::convolution", [ChannelsLast(x), weight, None, *geometry], [like])
+        if _is_copied(weight, geometry) and packed.available(out.device.platform, out.dtype):
+            where = [geometry.padding, geometry.stride, geometry.dilation, 1]
+            arguments = [ChannelsLast(x), Opaque(weight), None, *where, "none", [], None]
+            (made,) = aten_bridge.call("mkldnn::_convolution_pointwise", arguments, [like])
+        else:
+            (made,) = aten_bridge.call("aten::convolution", [ChannelsLast(x), weight, None, *geometry], [like])
         y = made.physical
     else:
         y = _in_xla(x, logical(weight), geometry, out.device.platform)

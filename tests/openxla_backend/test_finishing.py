@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 import time
 
@@ -167,6 +168,17 @@ def test_kernels_after_a_rest():
     lines = [line for path in _TASKS.glob("*/status") for line in path.read_text().splitlines()]
     allowed = {line for line in lines if line.startswith("Cpus_allowed_list:")}
     assert len(allowed) == 1  # nobody is left where they were moved to
+
+
+@pytest.mark.parametrize("between", [torch.sin, lambda x: x.flatten(1).sort().values.view_as(x)], ids=["sin", "sort"])
+def test_what_the_program_computes_between_kernels(between):
+    layers = nn.Sequential(Shared(between), _convolution()).eval()  # for half a millisecond, or for tens of them
+    compiled = torch.compile(copy.deepcopy(layers).to("xla"), backend="openxla")
+    x = torch.randn(2, 64, 64, 64)
+    with torch.no_grad():
+        expected = layers(x)
+        for _ in range(4):  # how long it takes is known after the first
+            torch.testing.assert_close(compiled(x.to("xla")).cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), float("-inf")])

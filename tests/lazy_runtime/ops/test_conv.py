@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from comparison import check, rand
 
 from lazy_runtime import aten_bridge, compiler
-from lazy_runtime.ops import matmul
+from lazy_runtime.ops import conv, matmul, packed
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -126,6 +126,39 @@ def test_which_way_it_goes_on_the_cpu(bridged, name, dtype, expected):
     compiler.clear()
     convolve(CONV, *GEOMETRIES[name], bias=False, dtype=dtype)
     assert bridged == expected
+
+
+@pytest.fixture
+def least_copied(monkeypatch):
+    """Every weight is large enough not to be copied."""
+    if not packed.available("cpu", torch.float32):
+        pytest.skip("this torch has no oneDNN, or nothing to build the bridge with")
+    monkeypatch.setattr(conv, "LEAST_COPIED", 1)
+    compiler.clear()
+    yield
+    compiler.clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["2d", "2d uneven", "2d padding same", "2d one channel", "2d unbatched"])
+def test_weights_that_are_read_as_they_lie(least_copied, bridged, name, dtype):
+    if not packed.available("cpu", dtype):
+        pytest.skip(f"no {dtype} in oneDNN on this processor")
+    convolve(CONV, *GEOMETRIES[name], bias=True, dtype=dtype)
+    assert bridged == ["mkldnn::_convolution_pointwise", "convolution_backward"]
+
+
+@pytest.mark.parametrize("name", ["1d", "2d groups", "2d one by one groups", "3d"])
+def test_weights_that_are_not(least_copied, bridged, name):
+    convolve(CONV, *GEOMETRIES[name], bias=False, dtype=torch.float32)
+    assert bridged == ["convolution", "convolution_backward"]
+
+
+def test_a_large_weight(bridged):
+    compiler.clear()
+    convolve(CONV, (2, 128, 5, 5), (256, 128, 3, 3), {"padding": 1}, bias=True, dtype=torch.float32)
+    way = "mkldnn::_convolution_pointwise" if packed.available("cpu", torch.float32) else "convolution"
+    assert bridged == [way, "convolution_backward"]
 
 
 @pytest.mark.parametrize("owner", ["torch", "xla"])
