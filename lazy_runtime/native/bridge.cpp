@@ -37,8 +37,8 @@
 #include <torch/library.h>
 
 #include <cstring>
-#include <memory>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -336,8 +336,9 @@ struct Packed {
 
 // oneDNN's description of a weight in torch's order.
 at::Tensor order_of(at::IntArrayRef sizes, at::ScalarType dtype) {
+  using Kind = std::pair<std::vector<int64_t>, at::ScalarType>;
   static std::mutex mutex;
-  static std::map<std::pair<std::vector<int64_t>, at::ScalarType>, at::Tensor> known;
+  static auto& known = *new std::map<Kind, at::Tensor>;  // the kernel thread outlives what a process destroys at its end
   static const auto give = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("aten::to_mkldnn", "")
                                .typed<at::Tensor(const at::Tensor&, std::optional<at::ScalarType>)>();
@@ -633,6 +634,13 @@ Outcome call(int32_t device, ffi::RemainingArgs buffers, ffi::RemainingRets resu
     return error;
   };
   if (!own_thread) return {run()};
+  KernelThread& thread = KernelThread::of(device);
+  const void* site = text.data();
+  if (thread.runs_here(site)) {
+    ffi::Error error = run();
+    thread.ran(site);
+    return {std::move(error)};
+  }
   ffi::Promise promise;
   ffi::Future future(promise);
   auto outcome = std::make_shared<ffi::Error>();
@@ -643,7 +651,8 @@ Outcome call(int32_t device, ffi::RemainingArgs buffers, ffi::RemainingRets resu
       promise.SetAvailable();  // which carries on with the program
     }
   };
-  KernelThread::of(device).add({text.data(), [run = std::move(run), outcome]() mutable { *outcome = run(); }, std::move(then)});
+  auto kernel = [run = std::move(run), outcome]() mutable { *outcome = run(); };
+  thread.add({site, std::move(kernel), std::move(then)});
   return {ffi::Error::Success(), std::move(future)};
 }
 

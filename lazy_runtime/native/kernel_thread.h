@@ -37,9 +37,12 @@ inline void end_workers() {
 
 class KernelThread {
  public:
+  // Where a program calls a kernel: the same each time that it does.
+  using Site = const void*;
+
   // A kernel, and what is to follow it: as a rule, the program goes on to its next kernel.
   struct Task {
-    const void* site;  // the same whenever a program calls the same kernel
+    Site site;
     std::function<void()> kernel;
     std::function<void()> then;
   };
@@ -52,6 +55,19 @@ class KernelThread {
     KernelThread*& thread = (*threads)[device];
     if (thread == nullptr) thread = new KernelThread;
     return *thread;
+  }
+
+  // Whether the caller, who has come to a kernel, is to run it and to go on by itself, as what follows a task of this
+  // thread may. Then it says when the kernel is done.
+  bool runs_here(Site site) {
+    if (current_ != this) return false;
+    arrived();
+    return !yields_ && took_[site] < brief_;
+  }
+
+  void ran(Site site) {
+    left_ = site;
+    left_at_ = std::chrono::steady_clock::now();
   }
 
   void add(Task task) {
@@ -68,6 +84,7 @@ class KernelThread {
   }
 
   void serve() {
+    current_ = this;
     pthread_setname_np(pthread_self(), "aten_kernels");
     sched_param none{};
     sched_setscheduler(0, SCHED_BATCH, &none);  // as XLA's threads (`xla_devices.py`); so are the workers
@@ -82,14 +99,22 @@ class KernelThread {
   // are done. It pays where the program computes something itself, which the last time shows.
   void carry_on(const Task& task) {
     if (took_.size() > most_sites_) took_.clear();
-    auto& took = took_[task.site];
-    const auto began = std::chrono::steady_clock::now();
-    if (took < brief_) {
-      task.then();
-    } else {
+    yields_ = took_[task.site] >= brief_;
+    ran(task.site);
+    if (yields_) {
       Yielding::during(task.then);
+    } else {
+      task.then();
     }
-    took = std::chrono::steady_clock::now() - began;
+    arrived();
+    yields_ = false;
+  }
+
+  // The program has come to its next kernel, or as far as it can.
+  void arrived() {
+    if (left_ == nullptr) return;
+    took_[left_] = std::chrono::steady_clock::now() - left_at_;
+    left_ = nullptr;
   }
 
   Task next() {
@@ -116,8 +141,17 @@ class KernelThread {
   static constexpr std::chrono::milliseconds idle_{100};
   static constexpr std::chrono::microseconds brief_{100};
   static constexpr size_t most_sites_ = 1 << 16;
-  std::unordered_map<const void*, std::chrono::steady_clock::duration> took_;  // what followed, the last time
+
+  // of this thread alone
+  std::unordered_map<Site, std::chrono::steady_clock::duration> took_;  // the way to the next kernel, the last time
+  Site left_ = nullptr;                                                 // the kernel that the program comes from
+  std::chrono::steady_clock::time_point left_at_;
+  bool yields_ = false;
+
   std::mutex mutex_;
   std::condition_variable added_;
   std::deque<Task> tasks_;
+  static thread_local KernelThread* current_;
 };
+
+inline thread_local KernelThread* KernelThread::current_ = nullptr;
