@@ -338,7 +338,8 @@ struct Packed {
 at::Tensor order_of(at::IntArrayRef sizes, at::ScalarType dtype) {
   using Kind = std::pair<std::vector<int64_t>, at::ScalarType>;
   static std::mutex mutex;
-  static auto& known = *new std::map<Kind, at::Tensor>;  // the kernel thread outlives what a process destroys at its end
+  // never destroyed: the kernel thread may still run when a process ends
+  static auto& known = *new std::map<Kind, at::Tensor>;
   static const auto give = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("aten::to_mkldnn", "")
                                .typed<at::Tensor(const at::Tensor&, std::optional<at::ScalarType>)>();

@@ -24,16 +24,8 @@
 #include <utility>
 
 #include "move_apart.h"
+#include "openmp.h"
 #include "yielding.h"
-
-// Of OpenMP 5: ends the workers that the calling thread has, if any; it gets others when it needs them. A torch that was
-// built without OpenMP has none of it.
-extern "C" __attribute__((weak)) int omp_pause_resource_all(int kind);
-
-inline void end_workers() {
-  constexpr int soft = 1;
-  if (omp_pause_resource_all != nullptr) omp_pause_resource_all(soft);
-}
 
 class KernelThread {
  public:
@@ -120,8 +112,8 @@ class KernelThread {
   Task next() {
     std::unique_lock<std::mutex> lock(mutex_);
     auto is_wanted = [this] { return !tasks_.empty(); };
-    const bool rested = !added_.wait_for(lock, awake_, is_wanted);
-    if (rested && !added_.wait_for(lock, idle_ - awake_, is_wanted)) {
+    const bool rested = !added_.wait_for(lock, workers_spin, is_wanted);
+    if (rested && !added_.wait_for(lock, idle_ - workers_spin, is_wanted)) {
       lock.unlock();
       end_workers();
       lock.lock();
@@ -137,7 +129,6 @@ class KernelThread {
     return task;
   }
 
-  static constexpr std::chrono::milliseconds awake_{10};  // workers spin for about as long
   static constexpr std::chrono::milliseconds idle_{100};
   static constexpr std::chrono::microseconds brief_{100};
   static constexpr size_t most_sites_ = 1 << 16;

@@ -11,18 +11,15 @@
 #include <array>
 #include <atomic>
 
-// Declared weakly, not linked: they are to be those of torch's own OpenMP, and a torch that was built without has none.
-// GOMP_parallel is what `#pragma omp parallel` is compiled to (libgomp's ABI, which LLVM's OpenMP has as well).
-extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
-extern "C" __attribute__((weak)) int omp_get_num_threads();
+#include "openmp.h"
 
 class MoveApart {
  public:
   // Of the calling thread and its workers. Takes 0.1 ms; where they may run afterwards is as it was.
   static void run() {
-    if (GOMP_parallel == nullptr || omp_get_num_threads == nullptr) return;
+    if (!has_openmp()) return;
     MoveApart threads;
-    GOMP_parallel([](void* threads) { static_cast<MoveApart*>(threads)->place(); }, &threads, 0, 0);
+    in_all_threads([&] { threads.place(); });
   }
 
  private:

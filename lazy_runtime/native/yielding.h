@@ -12,17 +12,15 @@
 #include <chrono>
 #include <functional>
 
-// As in move_apart.h.
-extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
-extern "C" __attribute__((weak)) int omp_get_thread_num();
+#include "openmp.h"
 
 class Yielding {
  public:
   // Runs the work in the calling thread. It may start no region of OpenMP's that is to have workers.
   static void during(const std::function<void()>& work) {
-    if (GOMP_parallel == nullptr || omp_get_thread_num == nullptr) return work();
+    if (!has_openmp()) return work();
     Yielding region(work);
-    GOMP_parallel([](void* region) { static_cast<Yielding*>(region)->take_part(); }, &region, 0, 0);
+    in_all_threads([&] { region.take_part(); });
   }
 
  private:
@@ -35,12 +33,11 @@ class Yielding {
       done_.notify_all();
       return;
     }
-    const auto until = std::chrono::steady_clock::now() + awake_;
+    const auto until = std::chrono::steady_clock::now() + workers_spin;
     while (!done_.load() && std::chrono::steady_clock::now() < until) sched_yield();
     done_.wait(false);
   }
 
-  static constexpr std::chrono::milliseconds awake_{10};  // as long as they would spin
   const std::function<void()>& work_;
   std::atomic<bool> done_{false};
 };
