@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import attention, background, checkpoints, parameters
+from . import attention, background, checkpoints, parameters, whole_step
 from .background import Prepare
 from .compiled import CompiledGraph
 from .overlap import guard_offsets
@@ -40,7 +40,8 @@ def _compile_forward(
     metadata = _metadata()
     visible = _visible(metadata)
     updated = _parameters(gm) if training else None
-    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), updated)
+    ends_step = training and _updates_parameters(metadata)
+    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), updated, ends_step)
     if not graph.is_dynamic:
         prepare(graph, examples)
     return graph
@@ -115,6 +116,11 @@ def _parameters(gm: torch.fx.GraphModule) -> frozenset[int]:
         return frozenset()
     infos = metadata.input_info
     return _placeholders(gm, [n for n in metadata.static_input_indices if not infos[n].mutates_data])
+
+
+def _updates_parameters(metadata: Any) -> bool:
+    """Whether a graph with a backward pass in it has the optimizer's update as well."""
+    return metadata is not None and any(info.mutates_data and info.requires_grad for info in metadata.input_info)
 
 
 def _placeholders(gm: torch.fx.GraphModule, indices: Iterable[int]) -> frozenset[int]:
@@ -192,6 +198,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             keep_inference_input_mutations=True,
         )(gm, examples)
     guard_offsets(gm, examples, _metadata())
+    compiled = whole_step.reattach(gm, compiled)
     if isinstance(prepare, background.Jobs) and prepare.pending:
         return background.Meanwhile(traced, compiled, prepare)
     return compiled

@@ -33,6 +33,7 @@ class CompiledGraph:
         aliases: numbers of the outputs that must share the memory of an argument that they are a view of.
         updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
             None for an inference graph.
+        ends_step: nothing of the training step follows.
         region: what reports of its compiles name; by default the function that Dynamo is compiling.
     """
 
@@ -44,6 +45,7 @@ class CompiledGraph:
         visible: int | None = None,
         aliases: frozenset[int] = frozenset(),
         updated: frozenset[int] | None = None,
+        ends_step: bool = False,
         region: origin.Region | None = None,
     ):
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dictionary
@@ -51,6 +53,7 @@ class CompiledGraph:
         self._static = static
         self._visible = visible
         self._updated = updated
+        self._ends_step = ends_step
         self._aliases = aliases
         self.region = region or origin.region(gm)
         self._device = _device_of(gm, examples)
@@ -120,7 +123,7 @@ class CompiledGraph:
         # else it may be a part of the program that it is in
         by_itself = self._updated is None and not (device.deferred or regions.is_tracing() or device.grid is not None)
         place = compiler.place_of(program.graph, None) if by_itself else compiler.NOT_ASKED
-        run = DeviceRun(program, lambda: self._executable(program, None, place), frozenset(elsewhere), self._updated)
+        run = DeviceRun(program, lambda: self._executable(program, None, place), frozenset(elsewhere), self._updated, self._ends_step)
         if by_itself:
             run.prepare(is_on_disk=place is not None and place.is_taken())
         return run

@@ -43,12 +43,14 @@ class DeviceRun:
         compile: Callable[[], compiler.Executable],
         elsewhere: frozenset[int],
         updated: frozenset[int] | None,
+        ends_step: bool = False,
     ):
         """Args:
         compile: gives the executable, where the program is run by itself.
         elsewhere: numbers of the arguments that are CPU tensors.
         updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
             None for an inference graph.
+        ends_step: it has the optimizer's update in it.
         """
         self._program = program
         self._compile = compile
@@ -61,6 +63,7 @@ class DeviceRun:
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
         self._updated = updated
+        self._ends_step = ends_step
         self._written_specs: list[Any] = [output.spec for _, output in program.mutations]
         self._call = lower.nested_call(program.graph, program.lines, origin.scopes(program))
         self._loading: Future[compiler.Executable] | None = None
@@ -130,6 +133,8 @@ class DeviceRun:
         for number, tensor in exchanged:
             arguments[number].set_(tensor)
         arguments.clear()
+        if self._ends_step and not compiling.is_tracing():
+            execute.sync(self._device)
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
 

@@ -15,8 +15,9 @@ import lazy_runtime
 
 def register() -> None:
     """Makes `openxla` this package's backend, replacing torch's stub for torch_xla of the same name. Idempotent."""
-    from .backend import openxla
+    from .backend import aot_torchxla_trace_once, openxla, torchxla_trace_once
     from .optimizers import count_on_device
+    from .whole_step import trace_steps
 
     registry._BACKENDS["openxla"] = None
     registry._COMPILER_FNS["openxla"] = openxla
@@ -28,6 +29,8 @@ def register() -> None:
     _trace_shardings()
     _index_devices()
     count_on_device()
+    trace_steps((openxla, torchxla_trace_once, aot_torchxla_trace_once))
+    _inline_end_of_step()
 
 
 @functools.cache
@@ -54,6 +57,14 @@ def _trace_shardings() -> None:
         trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
     wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"
     trace_rules.get_legacy_mod_inlinelist().add(wrapper.as_posix())
+
+
+@functools.cache
+def _inline_end_of_step() -> None:
+    """The hook that ends a step does nothing while Dynamo traces, which Dynamo sees when it looks into it."""
+    from . import step
+
+    trace_rules.get_mod_inlinelist().add(Path(step.__file__).as_posix())
 
 
 @functools.cache

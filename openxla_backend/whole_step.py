@@ -1,0 +1,314 @@
+"""A training step that is compiled as a whole is one graph: forward, backward, the optimizer's update, `zero_grad`.
+
+Dynamo by itself makes three of it, with autograd between them. It leaves `loss.backward()` to autograd unless
+`torch._dynamo.config.trace_autograd_ops` is set, and then still when the loss is returned; it breaks the graph on
+purpose where an optimizer's step begins and ends, for inductor's sake (pytorch/pytorch#104053); and it does not look
+into `zero_grad`. What is here makes Dynamo go on, for this backend and tensors on xla alone. Where one of the conditions
+does not hold, Dynamo does as ever, which is slower and no less right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo import config, variables
+from torch._dynamo.eval_frame import innermost_fn
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.builder import wrap_fx_proxy
+from torch._dynamo.variables.functions import SkipFunctionVariable
+from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch.optim import optimizer as torch_optimizer
+
+#: In the `meta` of an output of Dynamo's graph: it is a tensor whose backward pass the graph has run.
+SPENT = "openxla_spent"
+
+_CHECKPOINTS = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
+
+
+@functools.cache
+def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
+    """Makes Dynamo trace training steps on xla as one graph.
+
+    Args:
+        backends: the functions for which it is to do so.
+    """
+    ours = functools.partial(_is_for, frozenset(backends))
+    _trace_backward(ours)
+    _return_spent(ours)
+    _trace_step(ours)
+    _trace_state(ours)
+    _read_gradients(ours)
+    _trace_zero_grad(ours)
+
+
+def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> bool:
+    """Whether one of these backends compiles this graph."""
+    found: Any = output.compiler_fn
+    while found is not None and found not in backends:  # Dynamo wraps it for debugging, `torch.compile` for its options
+        found = getattr(found, "compiler_fn", None)
+    return found is not None
+
+
+_Ours = Callable[[OutputGraph], bool]
+
+
+# ---- backward()
+
+
+def _trace_backward(ours: _Ours) -> None:
+    original = TensorVariable.method_backward
+
+    @functools.wraps(original)
+    def method_backward(self: TensorVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if not ours(tx.output):
+            return original(self, tx, *args, **kwargs)
+        given = inspect.signature(original).bind(self, tx, *args, **kwargs).arguments
+        is_traced = _is_on_xla(self) and _is_plain(given) and _can_be_one_graph(tx.output, self)
+        with config.patch(trace_autograd_ops=True) if is_traced else contextlib.nullcontext():
+            return original(self, tx, *args, **kwargs)
+
+    TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
+    _find_all_leaves(ours)
+
+
+def _find_all_leaves(ours: _Ours) -> None:
+    """Dynamo looks for leaves among the graph's arguments, and puts parameters that it meets in an optimizer's
+    `param_groups` into the graph as attributes: it would give them no gradients (torch 2.13)."""
+    original = TensorVariable._collect_backward_inputs
+
+    @functools.wraps(original)
+    def collect(self: TensorVariable, vars_iter: Iterable[Any], error_on_non_leaf: bool = False) -> Any:
+        output = self.as_proxy().tracer.output_graph
+        if not error_on_non_leaf and ours(output):
+            vars_iter = [*vars_iter, *_leaves(output)]
+        return original(self, vars_iter, error_on_non_leaf)
+
+    TensorVariable._collect_backward_inputs = collect  # type: ignore[method-assign]
+
+
+def _is_on_xla(tensor: TensorVariable) -> bool:
+    return _example(tensor).device.type == "xla"
+
+
+def _example(tensor: TensorVariable) -> torch.Tensor:
+    """The fake tensor that Dynamo traces with."""
+    return tensor.as_proxy().node.meta["example_value"]
+
+
+def _is_plain(arguments: dict[str, Any]) -> bool:
+    """Whether nothing is to go backward once more."""
+    flags = [arguments.get(name) for name in ("retain_graph", "create_graph")]
+    return all(flag is None or (flag.is_python_constant() and not flag.as_python_constant()) for flag in flags)
+
+
+def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
+    """Whether the graph means the same with its backward pass in it.
+
+    Hooks on leaves are run by autograd alone; Dynamo's graph would leave them out, and its guards do not see that one is
+    added. XLA would merge what an activation checkpoint recomputes with the first computation.
+    """
+    if any(getattr(node.target, "_name", "") in _CHECKPOINTS for node in output.graph.nodes):
+        return False
+    leaves = _leaves(output)
+    if not _accumulated(loss) <= {id(_example(found)) for found in [*leaves, *output.leaf_var_creation_order]}:
+        return False
+    hooks = [(leaf, name) for leaf in leaves for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    if any(getattr(_tensor_behind(output, leaf), name) for leaf, name in hooks):
+        return False
+    for leaf, name in hooks:
+        install_guard(AttrSource(leaf.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
+    return True
+
+
+def _accumulated(loss: TensorVariable) -> set[int]:
+    """The fake tensors, by their identity, that autograd would give gradients to."""
+    nodes = collect_reachable_grad_fns([(_example(loss), None)])
+    return {id(node.variable) for node in nodes if hasattr(node, "variable")}
+
+
+def _leaves(output: OutputGraph) -> list[TensorVariable]:
+    """The tensors that come from outside of the graph and require gradients."""
+    return [found for found in output.side_effects.id_to_variable.values() if _is_leaf(found)]
+
+
+def _is_leaf(found: Any) -> bool:
+    is_given = isinstance(found, TensorVariable) and found.as_proxy().node.op in ("placeholder", "get_attr")
+    return is_given and found.requires_grad and not found.has_grad_fn
+
+
+def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
+    node = leaf.as_proxy().node
+    return output.nn_modules[node.target] if node.op == "get_attr" else node.meta["grapharg"].example
+
+
+# ---- tensors that the step returns
+
+
+def _return_spent(ours: _Ours) -> None:
+    """Dynamo gives up tracing `backward()` where a tensor that it has passed through is returned, as losses are: the
+    user might go backward again, which has to raise. Here it does (`reattach`)."""
+    original = OutputGraph._validate_outputs_safe_for_autograd_nodes
+
+    @functools.wraps(original)
+    def validate(self: OutputGraph, rv: list[Any], tx: Any) -> None:
+        if self.autograd_grad_consumed_grad_fns and ours(self):
+            rv[:] = [_detached(tx, found) if _is_spent(self, found) else found for found in rv]
+        original(self, rv, tx)
+
+    OutputGraph._validate_outputs_safe_for_autograd_nodes = validate  # type: ignore[method-assign]
+
+
+def _is_spent(output: OutputGraph, found: Any) -> bool:
+    if not isinstance(found, TensorVariable) or not found.requires_grad:
+        return False
+    return bool(collect_reachable_grad_fns([(_example(found), None)]) & output.autograd_grad_consumed_grad_fns)
+
+
+def _detached(tx: Any, found: TensorVariable) -> Any:
+    proxy = tx.output.create_proxy("call_method", "detach", (found.as_proxy(),), {})
+    proxy.node.meta[SPENT] = True
+    return wrap_fx_proxy(tx=tx, proxy=proxy)
+
+
+def reattach(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled graph, with outputs that look to autograd as after `backward()`: they require gradients, and raise
+    when asked for them again."""
+    outputs: Any = gm.graph.output_node().args[0]
+    spent = [n for n, node in enumerate(outputs) if isinstance(node, torch.fx.Node) and node.meta.get(SPENT)]
+    if not spent:
+        return compiled
+
+    def call(*arguments: Any) -> list[Any]:
+        results = list(compiled(*arguments))
+        for number in spent:
+            results[number] = _spent(results[number])
+        return results
+
+    return call
+
+
+def _spent(tensor: torch.Tensor) -> torch.Tensor:
+    return torch._C._functions.DelayedError(_SECOND_TIME, 1)(tensor.requires_grad_())
+
+
+_SECOND_TIME = (
+    "Trying to backward through the graph a second time: a step compiled with backend='openxla' has run this tensor's "
+    "backward pass. Specify retain_graph=True in that one."
+)
+
+
+# ---- the optimizer
+
+
+def _trace_step(ours: _Ours) -> None:
+    """Lets an optimizer's step be in the graph of the backward pass before it."""
+    breaks = torch_optimizer._use_grad_for_differentiable(lambda self: None).__code__
+    original = SkipFunctionVariable.call_function
+
+    @functools.wraps(original)
+    def call_function(self: SkipFunctionVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.value is torch._dynamo.graph_break and tx.f_code is breaks and _has_backward(tx.output) and ours(tx.output):
+            return variables.ConstantVariable.create(None)
+        return original(self, tx, *args, **kwargs)
+
+    SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
+
+
+def _has_backward(output: OutputGraph) -> bool:
+    return bool(output.autograd_grad_consumed_grad_fns)
+
+
+def _trace_state(ours: _Ours) -> None:
+    """Dynamo runs an optimizer's `_init_group`, which makes its state and finds what has gradients. Gradients of a
+    backward pass in the same graph are not there to be found, so this one is traced, once the state is made."""
+    original = OptimizerVariable.call_method
+
+    @functools.wraps(original)
+    def call_method(self: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "_init_group" and _has_backward(tx.output) and ours(tx.output):
+            (group, *_), _ = self.get_python_args(*args, **kwargs)
+            _make_state(self.value, group, [p for p in group["params"] if _gets_gradient(tx.output, p)])
+            return _call_undisabled(self, tx, name, args, kwargs)
+        return original(self, tx, name, args, kwargs)
+
+    OptimizerVariable.call_method = call_method  # type: ignore[method-assign]
+
+
+def _gets_gradient(output: OutputGraph, parameter: torch.Tensor) -> bool:
+    """Whether the graph gives a parameter a gradient that it has not had."""
+    effects = output.side_effects
+    found = effects.id_to_variable.get(id(parameter))
+    return parameter.grad is None and found is not None and effects.has_pending_mutation_of_attr(found, "grad")
+
+
+def _make_state(optimizer: Any, group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> None:
+    lists = len(inspect.signature(optimizer._init_group).parameters) - 1
+    with torch.no_grad(), _with_gradients(parameters):
+        optimizer._init_group(group, *[[] for _ in range(lists)])
+
+
+@contextlib.contextmanager
+def _with_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Gradients of which nobody looks at the elements."""
+    given = list(parameters)
+    for parameter in given:
+        parameter.grad = parameter.new_empty(()).expand_as(parameter)
+    try:
+        yield
+    finally:
+        for parameter in given:
+            parameter.grad = None
+
+
+def _read_gradients(ours: _Ours) -> None:
+    """Dynamo notes on what it finds as `.grad` where it has found it. After `p.grad = None` that is the one object that
+    stands for None everywhere, in what is compiled later too (mended in torch 2.15)."""
+    original = TensorVariable.method_attr_grad
+
+    @functools.wraps(original)
+    def method_attr_grad(self: TensorVariable, tx: Any) -> Any:
+        found = original(self, tx)
+        if isinstance(found, variables.ConstantVariable) and ours(tx.output):
+            return variables.ConstantVariable(found.value)
+        return found
+
+    TensorVariable.method_attr_grad = method_attr_grad  # type: ignore[method-assign]
+
+
+def _trace_zero_grad(ours: _Ours) -> None:
+    original = OptimizerVariable.var_getattr
+
+    @functools.wraps(original)
+    def var_getattr(self: OptimizerVariable, tx: Any, name: str) -> Any:
+        found = original(self, tx, name)
+        is_torchs = type(self.value).zero_grad is torch.optim.Optimizer.zero_grad
+        if name == "zero_grad" and is_torchs and isinstance(found, variables.UserMethodVariable) and ours(tx.output):
+            return _ZeroGrad(found.fn, found.obj, source=found.source)
+        return found
+
+    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+
+
+class _ZeroGrad(variables.UserMethodVariable):
+    """The method as it is found, for what Dynamo leaves to Python, and with what it does, for what it traces."""
+
+    def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+        return _call_undisabled(self.obj, tx, "zero_grad", args, kwargs)
+
+
+def _call_undisabled(optimizer: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    method = variables.UserMethodVariable(_undisabled(getattr(type(optimizer.value), name)), optimizer)
+    return method.call_function(tx, args, kwargs)
+
+
+def _undisabled(function: Any) -> Any:
+    """What Dynamo is not to look into, without that mark."""
+    return inspect.unwrap(innermost_fn(function))
