@@ -30,7 +30,6 @@ def register() -> None:
     _index_devices()
     count_on_device()
     trace_steps((openxla, torchxla_trace_once, aot_torchxla_trace_once))
-    _inline_end_of_step()
 
 
 @functools.cache
@@ -57,14 +56,6 @@ def _trace_shardings() -> None:
         trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
     wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"
     trace_rules.get_legacy_mod_inlinelist().add(wrapper.as_posix())
-
-
-@functools.cache
-def _inline_end_of_step() -> None:
-    """The hook that ends a step does nothing while Dynamo traces, which Dynamo sees when it looks into it."""
-    from . import step
-
-    trace_rules.get_mod_inlinelist().add(Path(step.__file__).as_posix())
 
 
 @functools.cache

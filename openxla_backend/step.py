@@ -16,10 +16,10 @@ from lazy_runtime.experimental import compiling
 def watch_optimizers() -> None:
     """From the first deferred call on, the return of any optimizer's `step` executes what is pending, if compiled calls
     are among it. Without it the device would idle until the next read or sync."""
-    register_optimizer_step_post_hook(_end_step)
+    register_optimizer_step_post_hook(end)
 
 
-def _end_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     # within a region that is traced to be one program, by Dynamo or by `lazy_runtime.compile`, more may follow
     if torch.compiler.is_compiling() or compiling.is_tracing():
         return

@@ -27,6 +27,8 @@ from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.optim import optimizer as torch_optimizer
 
+from . import step
+
 #: In the `meta` of an output of Dynamo's graph: it is a tensor whose backward pass the graph has run.
 SPENT = "openxla_spent"
 
@@ -209,13 +211,15 @@ _SECOND_TIME = (
 
 
 def _trace_step(ours: _Ours) -> None:
-    """Lets an optimizer's step be in the graph of the backward pass before it."""
-    breaks = torch_optimizer._use_grad_for_differentiable(lambda self: None).__code__
+    """Lets an optimizer's step be in the graph of the backward pass before it. What would end the training step where
+    the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`)."""
+    in_step = torch_optimizer._use_grad_for_differentiable(lambda self: None).__code__
     original = SkipFunctionVariable.call_function
 
     @functools.wraps(original)
     def call_function(self: SkipFunctionVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.value is torch._dynamo.graph_break and tx.f_code is breaks and _has_backward(tx.output) and ours(tx.output):
+        is_passed = self.value is step.end or (self.value is torch._dynamo.graph_break and tx.f_code is in_step)
+        if is_passed and _has_backward(tx.output) and ours(tx.output):
             return variables.ConstantVariable.create(None)
         return original(self, tx, *args, **kwargs)
 
@@ -236,6 +240,7 @@ def _trace_state(ours: _Ours) -> None:
         if name == "_init_group" and _has_backward(tx.output) and ours(tx.output):
             (group, *_), _ = self.get_python_args(*args, **kwargs)
             _make_state(self.value, group, [p for p in group["params"] if _gets_gradient(tx.output, p)])
+            self.move_step_if_cpu()  # as Dynamo does, which loses what is written to a float64 scalar on the CPU
             return _call_undisabled(self, tx, name, args, kwargs)
         return original(self, tx, name, args, kwargs)
 

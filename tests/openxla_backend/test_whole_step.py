@@ -1,0 +1,477 @@
+"""A training step in one compiled function is one graph, and means what it means uncompiled."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import counting
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+# torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+]
+
+ONE = {"ExecuteComputation": 1, "UncachedCompile": 0, "DynamoExtractCompiledGraph": 0}
+STEPS = 4
+
+dynamo = torch._dynamo.utils.counters
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    dynamo.clear()
+    # a compiled AdamW counts its steps in the default dtype, on any accelerator
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class Trained:
+    """A model, its optimizer, and what a step does with them; the same on every device."""
+
+    def __init__(self, device: str, step: Callable[..., Any], optimizer: Callable[..., Any] | None = None):
+        torch.manual_seed(0)
+        self.device = device
+        self.model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 2)).to(device)
+        make = optimizer or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+        self.optimizer = make(self.model.parameters())
+        self.step = functools.partial(step, self)
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).square().mean()
+
+    def state(self) -> list[Any]:
+        """Everything that a step may change."""
+        found = [*self.model.state_dict().values(), *(p.grad for p in self.model.parameters())]
+        for state in self.optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return [None if value is None else value.detach().cpu().double() for value in found]
+
+
+def both(step: Callable[..., Any], optimizer: Callable[..., Any] | None = None) -> tuple[Trained, Trained]:
+    """The same training, eager on the CPU and compiled on xla."""
+    eager, compiled = (Trained(device, step, optimizer) for device in ("cpu", "xla"))
+    compiled.step = torch.compile(compiled.step, backend="openxla")
+    return eager, compiled
+
+
+def batches(count: int = STEPS) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return list(torch.randn(count, 5, 4))
+
+
+def run(eager: Trained, compiled: Trained, is_one: bool = True, count: int = STEPS) -> None:
+    """Steps on both, compared after each."""
+    for number, x in enumerate(batches(count)):
+        wanted = eager.step(x)
+        with counting(*ONE) as counts:
+            got = compiled.step(x.to("xla"))
+        assert number < 2 or not is_one or counts == ONE
+        torch.testing.assert_close(got.detach().cpu(), wanted.detach())
+        assert (got.requires_grad, got.is_leaf) == (wanted.requires_grad, wanted.is_leaf)
+        torch.testing.assert_close(compiled.state(), eager.state())
+
+
+def is_whole() -> bool:
+    return not dynamo["graph_break"]
+
+
+# ---- steps as people write them
+
+
+def zero_grad_last(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    trained.optimizer.zero_grad()
+    return loss
+
+
+def zero_grad_first(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    trained.optimizer.zero_grad()
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    return loss.detach()
+
+
+def zero_grad_between(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.loss(x)
+    trained.optimizer.zero_grad()
+    loss.backward()
+    trained.optimizer.step()
+    return loss
+
+
+def gradients_set_to_zero(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    trained.optimizer.zero_grad(set_to_none=False)
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    return loss
+
+
+def the_models_zero_grad(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    trained.model.zero_grad()
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    return loss
+
+
+def gradients_never_zeroed(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    return loss
+
+
+def two_backward_passes(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    trained.optimizer.zero_grad()
+    total = torch.zeros((), device=x.device)
+    for part in (x[:3], x[2:]):
+        loss = trained.loss(part) / 2
+        loss.backward()
+        total = total + loss.detach()
+    trained.optimizer.step()
+    return total
+
+
+def clipping(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    trained.optimizer.zero_grad()
+    loss = trained.loss(x)
+    loss.backward()
+    nn.utils.clip_grad_norm_(trained.model.parameters(), 0.05)
+    trained.optimizer.step()
+    return loss
+
+
+def a_second_step_on_the_same_gradients(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.loss(x)
+    loss.backward()
+    trained.optimizer.step()
+    trained.optimizer.step()
+    trained.optimizer.zero_grad()
+    return loss
+
+
+def parameters_without_gradients(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.model[:2](x).square().mean()
+    loss.backward()
+    trained.optimizer.step()
+    trained.optimizer.zero_grad()
+    return loss
+
+
+def a_gradient_given(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+    loss = trained.model(x).mean(0)
+    loss.backward(torch.tensor([1.0, -2.0], device=x.device))
+    trained.optimizer.step()
+    trained.optimizer.zero_grad()
+    return loss
+
+
+WHOLE = (
+    zero_grad_last,
+    zero_grad_first,
+    zero_grad_between,
+    the_models_zero_grad,
+    gradients_never_zeroed,
+    two_backward_passes,
+    clipping,
+    a_second_step_on_the_same_gradients,
+    parameters_without_gradients,
+    a_gradient_given,
+)
+
+
+@pytest.mark.parametrize("step", WHOLE, ids=lambda step: step.__name__)
+def test_one_graph(step):
+    run(*both(step))
+    assert is_whole(), dynamo["graph_break"]
+
+
+@pytest.mark.parametrize("step", [gradients_set_to_zero], ids=lambda step: step.__name__)
+def test_the_same_state(step):
+    run(*both(step))
+
+
+OPTIMIZERS = {
+    name: functools.partial(getattr(torch.optim, name), lr=0.01)
+    for name in (
+        "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD".split()
+    )
+} | {
+    "SGD, plain": functools.partial(torch.optim.SGD, lr=0.1),
+    "SGD, nesterov, foreach": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
+    "SGD, fused": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, fused=True),
+    "AdamW, fused": functools.partial(torch.optim.AdamW, lr=0.01, fused=True),
+    "Adam, foreach": functools.partial(torch.optim.Adam, lr=0.01, foreach=True),
+    "Adam, amsgrad": functools.partial(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.1),
+    "Adam, learning rate on the device": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name):
+    run(*both(zero_grad_last, OPTIMIZERS[name]), is_one=False)
+    # where the compiled function has stopped, the optimizer goes on uncompiled
+    eager, compiled = both(zero_grad_first, OPTIMIZERS[name])
+    run(eager, compiled, is_one=False)
+    for trained in (eager, compiled):
+        zero_grad_last(trained, batches(1)[0].to(trained.device))
+    torch.testing.assert_close(compiled.state(), eager.state())
+
+
+def test_a_schedule():
+    eager, compiled = both(zero_grad_last, functools.partial(torch.optim.AdamW, lr=0.01))
+    schedulers = [torch.optim.lr_scheduler.StepLR(t.optimizer, 1, 0.5) for t in (eager, compiled)]
+    for number, x in enumerate(batches(6)):
+        eager.step(x)
+        with counting(*ONE) as counts:
+            compiled.step(x.to("xla"))
+        assert number < 3 or counts == ONE
+        for scheduler in schedulers:
+            scheduler.step()
+        torch.testing.assert_close(compiled.state(), eager.state())
+
+
+def test_layers_frozen_and_thawed():
+    eager, compiled = both(zero_grad_last)
+    for is_trained in (True, False, True):
+        for trained in (eager, compiled):
+            trained.model[0].requires_grad_(is_trained)
+        run(eager, compiled, is_one=False)
+
+
+def test_a_parameter_group_that_is_added():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        loss = (trained.extra * trained.model(x)).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    eager, compiled = both(step)
+    for trained in (eager, compiled):
+        trained.extra = nn.Parameter(torch.full((2,), 2.0, device=trained.device))
+    run(eager, compiled)
+    for trained in (eager, compiled):
+        trained.optimizer.add_param_group({"params": [trained.extra], "lr": 0.5})
+    run(eager, compiled)
+
+
+def test_the_optimizers_state_loaded():
+    eager, compiled = both(zero_grad_last, functools.partial(torch.optim.Adam, lr=0.01))
+    run(eager, compiled)
+    saved = copy.deepcopy(eager.optimizer.state_dict())
+    run(eager, compiled)
+    for trained in (eager, compiled):
+        trained.optimizer.load_state_dict(copy.deepcopy(saved))
+    run(eager, compiled, is_one=False)
+
+
+def test_gradients_that_are_there_before():
+    eager, compiled = both(zero_grad_last)
+    for trained in (eager, compiled):
+        trained.loss(batches(1)[0].to(trained.device)).backward()
+    run(eager, compiled)
+
+
+# ---- what is not to change
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_hooks_of_parameters(register, is_late):
+    """Autograd runs them; they may come and go."""
+    eager, compiled = both(zero_grad_last)
+    seen: list[str] = []
+
+    def hook(found: torch.Tensor) -> None:
+        seen.append(found.device.type)
+
+    if is_late:
+        run(eager, compiled)
+        assert is_whole()
+    handles = [getattr(trained.model[0].weight, register)(hook) for trained in (eager, compiled)]
+    run(eager, compiled, is_one=False)
+    assert seen == ["cpu", "xla"] * STEPS
+    for handle in handles:
+        handle.remove()
+    run(eager, compiled, is_one=False)
+    assert len(seen) == 2 * STEPS
+
+
+def test_a_hook_that_changes_the_gradient():
+    eager, compiled = both(zero_grad_last)
+    for trained in (eager, compiled):
+        trained.model[0].weight.register_hook(lambda gradient: 3 * gradient)
+    run(eager, compiled, is_one=False)
+
+
+@pytest.mark.parametrize("step", [zero_grad_last, zero_grad_first], ids=lambda step: step.__name__)
+def test_hooks_of_the_optimizer(step):
+    eager, compiled = both(step)
+    seen: list[str] = []
+    for trained in (eager, compiled):
+        device = trained.device
+        trained.optimizer.register_step_pre_hook(lambda *_, device=device: seen.append(f"before {device}"))
+        trained.optimizer.register_step_post_hook(lambda *_, device=device: seen.append(f"after {device}"))
+    run(eager, compiled, is_one=False)
+    assert seen == ["before cpu", "after cpu", "before xla", "after xla"] * STEPS
+
+
+def test_going_backward_again_raises():
+    _, compiled = both(zero_grad_last)
+    for x in batches():
+        loss = compiled.step(x.to("xla"))
+    assert loss.requires_grad
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        (loss * 2).backward()
+
+
+def test_a_graph_that_is_retained():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        trained.optimizer.zero_grad()
+        loss = trained.loss(x)
+        loss.backward(retain_graph=True)
+        (loss * 2).backward()
+        trained.optimizer.step()
+        return loss.detach()
+
+    run(*both(step), is_one=False)
+
+
+def test_a_loss_from_outside():
+    """Its graph goes on where the compiled function does not look."""
+
+    def step(trained: Trained, hidden: torch.Tensor) -> torch.Tensor:
+        loss = trained.model[2:](hidden).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss.detach()
+
+    eager, compiled = both(step)
+    for x in batches():
+        wanted, got = (t.step(t.model[:2](x.to(t.device))) for t in (eager, compiled))
+        torch.testing.assert_close(got.cpu(), wanted)
+        torch.testing.assert_close(compiled.state(), eager.state())
+
+
+def test_checkpoints_are_left_to_autograd():
+    """XLA would merge what they recompute with the first computation."""
+
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.utils.checkpoint.checkpoint(trained.model[:2], x, use_reentrant=False)
+        loss = trained.model[2:](hidden).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    run(*both(step))
+    assert not is_whole()
+
+
+def test_a_closure():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            trained.optimizer.zero_grad()
+            loss = trained.loss(x)
+            loss.backward()
+            return loss
+
+        return trained.optimizer.step(closure).detach()
+
+    run(*both(step), is_one=False)
+    run(*both(step, functools.partial(torch.optim.LBFGS, max_iter=2)), is_one=False)
+
+
+def test_two_optimizers():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        loss = trained.loss(x)
+        loss.backward()
+        trained.optimizer.step()
+        trained.second.step()
+        trained.optimizer.zero_grad()
+        trained.second.zero_grad()
+        return loss
+
+    eager, compiled = both(step, lambda parameters: torch.optim.SGD(list(parameters)[:2], lr=0.1))
+    for trained in (eager, compiled):
+        trained.second = torch.optim.Adam(list(trained.model.parameters())[2:], lr=0.01)
+    run(eager, compiled)
+    assert is_whole(), dynamo["graph_break"]
+
+
+def test_tied_weights():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        weight = trained.model[0].weight
+        loss = (torch.tanh(x @ weight.T) @ weight).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    run(*both(step))
+
+
+def test_evaluation_sees_the_update():
+    eager, compiled = both(zero_grad_last)
+    for x in batches():
+        eager.step(x)
+        compiled.step(x.to("xla"))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled.loss(x.to("xla")).cpu(), eager.loss(x))
+
+
+def test_an_update_is_in_place():
+    """Whoever shares a parameter's memory sees it."""
+    eager, compiled = both(zero_grad_last)
+    views = [trained.model[0].weight.detach()[1:] for trained in (eager, compiled)]
+    run(eager, compiled)
+    torch.testing.assert_close(views[1].cpu(), views[0])
+
+
+def test_a_failure_leaves_the_parameters():
+    """An index out of range: the step raises, and so does what depends on it, but nothing else is lost."""
+    model = nn.Embedding(3, 2).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    call = torch.compile(step, backend="openxla")
+    call(torch.tensor([1], device="xla"))
+    with pytest.raises(IndexError, match=r"embedding"):
+        call(torch.tensor([5], device="xla")).item()
+
+
+def test_other_backends_are_left_alone():
+    """And so are tensors on the CPU."""
+    counter = CompileCounter()
+    trained = Trained("cpu", zero_grad_last)
+    call = torch.compile(trained.step, backend=counter)
+    call(batches(1)[0])
+    assert counter.frame_count > 1
+    dynamo.clear()
+    compiled = Trained("cpu", zero_grad_last)
+    torch.compile(compiled.step, backend="openxla")(batches(1)[0])
+    assert not is_whole()
