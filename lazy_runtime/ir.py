@@ -234,7 +234,9 @@ class Nested(NamedTuple):
     Attributes:
         graph: in it, no call is a graph itself.
         lines: call number → the user's line, for what is fallible.
+        alone: the graphs that it has been the only call of, by what they depend on (`numbering.py`).
     """
 
     graph: Graph
     lines: Mapping[int, str]
+    alone: dict[tuple[Any, ...], Graph]

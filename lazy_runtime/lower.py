@@ -192,7 +192,7 @@ def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[st
         fallible=any(call.fallible for call in graph.calls),
         collective=graph.is_collective,
     )
-    call.nested = Nested(graph, lines)
+    call.nested = Nested(graph, lines, {})
     return call
 
 

@@ -44,6 +44,10 @@ def number(
         options: of the XLA compiler.
         wanted: the only handles whose values are outputs; None for all that live.
     """
+    alone = _Alone.of(pending, options) if donate and wanted is None else None
+    known = alone and alone.known()
+    if known is not None:
+        return known
     nodes = needed_nodes(pending, wanted)
     views: frozenset[Node] = frozenset()
     if device.has_views:
@@ -84,7 +88,57 @@ def number(
     channels_last = tuple([number for number, value in enumerate(leaves) if value.channels_last])
     calls = tuple([node.call for node in nodes])
     graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options)
-    return Numbered(graph, leaves, live, nodes)
+    numbered = Numbered(graph, leaves, live, nodes)
+    if alone is not None:
+        alone.keep(numbered)
+    return numbered
+
+
+class _Alone(NamedTuple):
+    """A call that is a whole graph, as the only one that is pending: a training step that is compiled as one, hundreds of
+    values that are the same in each step.
+
+    Attributes:
+        live: the handles of its results, None for those that nobody can read.
+        key: all that its number depends on.
+    """
+
+    node: Node
+    live: list[Handle | None]
+    key: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, pending: Sequence[Node], options: tuple[tuple[str, Any], ...]) -> _Alone | None:
+        """None if it is not, if two of its arguments are one value, or if one has none since what made it failed."""
+        if len(pending) != 1 or pending[0].call.nested is None or pending[0].call.collective:
+            return None
+        node = pending[0]
+        values = node.inputs
+        if len(set(values)) < len(values) or any([value.node is not None for value in values]):
+            return None
+        live = [None if owner is None else owner() for owner in node.outputs]
+        key = (
+            tuple([handle is not None for handle in live]),
+            tuple([_is_dead(value) for value in values]),
+            tuple([value.channels_last for value in values]),
+            config.donation(),
+            options,
+        )
+        return cls(node, live, key)
+
+    def known(self) -> Numbered | None:
+        """As it was numbered before, when the same was true of its arguments and results."""
+        nested = self.node.call.nested
+        assert nested is not None
+        graph = nested.alone.get(self.key)
+        if graph is None:
+            return None
+        return Numbered(graph, list(self.node.inputs), [handle for handle in self.live if handle is not None], [self.node])
+
+    def keep(self, numbered: Numbered) -> None:
+        nested = self.node.call.nested
+        if nested is not None and numbered.nodes == [self.node]:
+            nested.alone[self.key] = numbered.graph
 
 
 def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbered:
@@ -118,11 +172,7 @@ def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = No
 
 def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequence[Handle]) -> tuple[int, ...]:
     """Numbers of the leaves that nobody outside the graph can read any more and an output of their kind can take."""
-    dead = [
-        number
-        for number, value in enumerate(leaves)
-        if not value.pinned and not value.channels_last and (value.owner is None or value.owner() is None)
-    ]
+    dead = [number for number, value in enumerate(leaves) if _is_dead(value)]
     if not dead:
         return ()
     room: Counter = Counter()
@@ -139,3 +189,8 @@ def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequenc
             room[kind] -= 1
             donated.append(number)
     return tuple(donated)
+
+
+def _is_dead(value: Value) -> bool:
+    """Whether nobody outside of the graph can read it, and its buffer is as others are."""
+    return not value.pinned and not value.channels_last and (value.owner is None or value.owner() is None)
