@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import lazy_runtime
 from lazy_runtime import metrics
 from lazy_runtime.tensor import unwrap
 
-from . import measure, models
+from . import measure, models, modes
 from .decoder_only import Config, DecoderOnlyModel
 
 #: What a step that is compiled as a whole may take of the time of one that is recorded.
@@ -25,9 +24,8 @@ MOST = 0.1
 FORMS = {
     "lazy": "recorded",
     "openxla_step": "torch.compile(step)",
-    "openxla_step, backward traced": "torch.compile(step), trace_autograd_ops",
     "compile": "lazy_runtime.compile(step)",
-    "openxla_step in compile, backward traced": "lazy_runtime.compile(torch.compile(step)), trace_autograd_ops",
+    "openxla_step in compile": "lazy_runtime.compile(torch.compile(step))",
 }
 
 #: Steps before any is timed: the optimizer makes its state in the first, and Dynamo compiles again for it.
@@ -97,23 +95,19 @@ class Step:
         def step(*inputs: torch.Tensor) -> torch.Tensor:
             loss = self.model(*inputs).square().mean()
             loss.backward()
-            loss = loss.detach()
             self.optimizer.step()
             self.optimizer.zero_grad()
             return loss
 
         # Dynamo keeps what it has compiled with the code, and would go through the other forms' to find this one's
-        step.__code__ = step.__code__.replace()
-        call: Callable[..., torch.Tensor] = step
+        call: Callable[..., torch.Tensor] = modes.own_code(step)
         if "openxla_step" in self.form:
             call = torch.compile(step, backend="openxla")
         return lazy_runtime.compile(call) if "compile" in self.form else call
 
     def run(self) -> float:
         """One step that is waited for; the milliseconds until control returned."""
-        traced = torch._dynamo.config.patch(trace_autograd_ops=True) if "traced" in self.form else None
-        with traced or contextlib.nullcontext():
-            taken = measure.seconds(self._start)
+        taken = measure.seconds(self._start)
         lazy_runtime.sync(wait=True)
         jax.block_until_ready([unwrap(parameter).handle.value.array for parameter in self.model.parameters()])
         return 1e3 * taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 import lazy_runtime
 
-from . import measure
+from . import measure, modes
 from .modes import Mode, Program, compiled
 
 #: Small enough for hundreds of steps on one batch to stay finite, and large enough for an update to be told from the
@@ -36,9 +37,11 @@ class Step(Program):
         self.loop = loop
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
         self._original = model
-        self._step = self._whole
+        # Dynamo keeps what it has compiled with the code: compiled once more for another model, it would take the sizes
+        # that differ for symbols
+        self._step = types.MethodType(modes.own_code(type(self)._whole), self)
         if mode.whole_step and mode.backend is not None:
-            self._step = compiled(self._whole, mode)
+            self._step = compiled(self._step, mode)
 
     def _compile(self) -> Callable[..., Any]:
         return self.model if self.mode.whole_step else super()._compile()

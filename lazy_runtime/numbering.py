@@ -95,8 +95,8 @@ def number(
 
 
 class _Alone(NamedTuple):
-    """A call that is a whole graph, as the only one that is pending: a training step that is compiled as one, hundreds of
-    values that are the same in each step.
+    """A call that is a whole graph and pending alone: a training step that is compiled as one. It has hundreds of values
+    that are the same in each step.
 
     Attributes:
         live: the handles of its results, None for those that nobody can read.
@@ -114,7 +114,7 @@ class _Alone(NamedTuple):
             return None
         node = pending[0]
         values = node.inputs
-        if len(set(values)) < len(values) or any([value.node is not None for value in values]):
+        if len(set(values)) < len(values) or any(value.node is not None for value in values):
             return None
         live = [None if owner is None else owner() for owner in node.outputs]
         key = (
@@ -133,7 +133,9 @@ class _Alone(NamedTuple):
         graph = nested.alone.get(self.key)
         if graph is None:
             return None
-        return Numbered(graph, list(self.node.inputs), [handle for handle in self.live if handle is not None], [self.node])
+        return Numbered(
+            graph, list(self.node.inputs), [handle for handle in self.live if handle is not None], [self.node]
+        )
 
     def keep(self, numbered: Numbered) -> None:
         nested = self.node.call.nested

@@ -182,7 +182,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             )
         prepare, traced = background.Jobs(), background.copy_of(gm)
     attention.keep_whole(gm)
-    # with `torch._dynamo.config.trace_autograd_ops` a graph without gradients may hold a backward pass: it is of a step
+    # a graph without gradients that holds a backward pass (`whole_step.py`) is of a training step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
     forward = functools.partial(_compile_forward, prepare=prepare)
     with _no_garbage_collection():

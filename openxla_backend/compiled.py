@@ -123,7 +123,13 @@ class CompiledGraph:
         # else it may be a part of the program that it is in
         by_itself = self._updated is None and not (device.deferred or regions.is_tracing() or device.grid is not None)
         place = compiler.place_of(program.graph, None) if by_itself else compiler.NOT_ASKED
-        run = DeviceRun(program, lambda: self._executable(program, None, place), frozenset(elsewhere), self._updated, self._ends_step)
+        run = DeviceRun(
+            program,
+            lambda: self._executable(program, None, place),
+            frozenset(elsewhere),
+            self._updated,
+            self._ends_step,
+        )
         if by_itself:
             run.prepare(is_on_disk=place is not None and place.is_taken())
         return run

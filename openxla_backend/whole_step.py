@@ -3,8 +3,11 @@
 Dynamo by itself makes three of it, with autograd between them. It leaves `loss.backward()` to autograd unless
 `torch._dynamo.config.trace_autograd_ops` is set, and then still when the loss is returned; it breaks the graph on
 purpose where an optimizer's step begins and ends, for inductor's sake (pytorch/pytorch#104053); and it does not look
-into `zero_grad`. What is here makes Dynamo go on, for this backend and tensors on xla alone. Where one of the conditions
-does not hold, Dynamo does as ever, which is slower and no less right.
+into `zero_grad`. What is here makes Dynamo go on, for this backend and tensors on xla alone. Where one of the
+conditions does not hold, Dynamo does as ever, which is slower and no less right.
+
+It exchanges methods of Dynamo's own, which another version of torch may not have: then nothing is exchanged
+(`is_possible`).
 """
 
 from __future__ import annotations
@@ -12,27 +15,36 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import config, variables
-from torch._dynamo.eval_frame import innermost_fn
+from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.builder import wrap_fx_proxy
-from torch._dynamo.variables.functions import SkipFunctionVariable
-from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._dynamo.variables.tensor import TensorVariable
-from torch.optim import optimizer as torch_optimizer
 
-from . import step
+from . import traced_optimizers
+from .traced_optimizers import Ours
 
 #: In the `meta` of an output of Dynamo's graph: it is a tensor whose backward pass the graph has run.
 SPENT = "openxla_spent"
 
 _CHECKPOINTS = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
+
+_EXCHANGED: tuple[tuple[Any, str], ...] = (
+    (TensorVariable, "method_backward"),
+    (TensorVariable, "_collect_backward_inputs"),
+    (OutputGraph, "_validate_outputs_safe_for_autograd_nodes"),
+    *traced_optimizers.EXCHANGED,
+)
+
+
+def is_possible() -> bool:
+    """Whether this version of torch can be made to trace whole steps."""
+    return all(hasattr(owner, name) for owner, name in _EXCHANGED)
 
 
 @functools.cache
@@ -42,13 +54,15 @@ def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
     Args:
         backends: the functions for which it is to do so.
     """
+    if not is_possible():
+        return
     ours = functools.partial(_is_for, frozenset(backends))
     _trace_backward(ours)
     _return_spent(ours)
-    _trace_step(ours)
-    _trace_state(ours)
-    _read_gradients(ours)
-    _trace_zero_grad(ours)
+    traced_optimizers.trace_step(ours)
+    traced_optimizers.trace_state(ours)
+    traced_optimizers.read_gradients(ours)
+    traced_optimizers.trace_zero_grad(ours)
 
 
 def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> bool:
@@ -59,13 +73,10 @@ def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> boo
     return found is not None
 
 
-_Ours = Callable[[OutputGraph], bool]
-
-
 # ---- backward()
 
 
-def _trace_backward(ours: _Ours) -> None:
+def _trace_backward(ours: Ours) -> None:
     original = TensorVariable.method_backward
 
     @functools.wraps(original)
@@ -81,7 +92,7 @@ def _trace_backward(ours: _Ours) -> None:
     _find_all_leaves(ours)
 
 
-def _find_all_leaves(ours: _Ours) -> None:
+def _find_all_leaves(ours: Ours) -> None:
     """Dynamo looks for leaves among the graph's arguments, and puts parameters that it meets in an optimizer's
     `param_groups` into the graph as attributes: it would give them no gradients (torch 2.13)."""
     original = TensorVariable._collect_backward_inputs
@@ -114,8 +125,8 @@ def _is_plain(arguments: dict[str, Any]) -> bool:
 def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
     """Whether the graph means the same with its backward pass in it.
 
-    Hooks on leaves are run by autograd alone; Dynamo's graph would leave them out, and its guards do not see that one is
-    added. XLA would merge what an activation checkpoint recomputes with the first computation.
+    Hooks on leaves are run by autograd alone; Dynamo's graph would leave them out, and its guards do not see that one
+    is added. XLA would merge what an activation checkpoint recomputes with the first computation.
     """
     if any(getattr(node.target, "_name", "") in _CHECKPOINTS for node in output.graph.nodes):
         return False
@@ -154,7 +165,7 @@ def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
 # ---- tensors that the step returns
 
 
-def _return_spent(ours: _Ours) -> None:
+def _return_spent(ours: Ours) -> None:
     """Dynamo gives up tracing `backward()` where a tensor that it has passed through is returned, as losses are: the
     user might go backward again, which has to raise. Here it does (`reattach`)."""
     original = OutputGraph._validate_outputs_safe_for_autograd_nodes
@@ -205,115 +216,3 @@ _SECOND_TIME = (
     "Trying to backward through the graph a second time: a step compiled with backend='openxla' has run this tensor's "
     "backward pass. Specify retain_graph=True in that one."
 )
-
-
-# ---- the optimizer
-
-
-def _trace_step(ours: _Ours) -> None:
-    """Lets an optimizer's step be in the graph of the backward pass before it. What would end the training step where
-    the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`)."""
-    in_step = torch_optimizer._use_grad_for_differentiable(lambda self: None).__code__
-    original = SkipFunctionVariable.call_function
-
-    @functools.wraps(original)
-    def call_function(self: SkipFunctionVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        is_passed = self.value is step.end or (self.value is torch._dynamo.graph_break and tx.f_code is in_step)
-        if is_passed and _has_backward(tx.output) and ours(tx.output):
-            return variables.ConstantVariable.create(None)
-        return original(self, tx, *args, **kwargs)
-
-    SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
-
-
-def _has_backward(output: OutputGraph) -> bool:
-    return bool(output.autograd_grad_consumed_grad_fns)
-
-
-def _trace_state(ours: _Ours) -> None:
-    """Dynamo runs an optimizer's `_init_group`, which makes its state and finds what has gradients. Gradients of a
-    backward pass in the same graph are not there to be found, so this one is traced, once the state is made."""
-    original = OptimizerVariable.call_method
-
-    @functools.wraps(original)
-    def call_method(self: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name == "_init_group" and _has_backward(tx.output) and ours(tx.output):
-            (group, *_), _ = self.get_python_args(*args, **kwargs)
-            _make_state(self.value, group, [p for p in group["params"] if _gets_gradient(tx.output, p)])
-            self.move_step_if_cpu()  # as Dynamo does, which loses what is written to a float64 scalar on the CPU
-            return _call_undisabled(self, tx, name, args, kwargs)
-        return original(self, tx, name, args, kwargs)
-
-    OptimizerVariable.call_method = call_method  # type: ignore[method-assign]
-
-
-def _gets_gradient(output: OutputGraph, parameter: torch.Tensor) -> bool:
-    """Whether the graph gives a parameter a gradient that it has not had."""
-    effects = output.side_effects
-    found = effects.id_to_variable.get(id(parameter))
-    return parameter.grad is None and found is not None and effects.has_pending_mutation_of_attr(found, "grad")
-
-
-def _make_state(optimizer: Any, group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> None:
-    lists = len(inspect.signature(optimizer._init_group).parameters) - 1
-    with torch.no_grad(), _with_gradients(parameters):
-        optimizer._init_group(group, *[[] for _ in range(lists)])
-
-
-@contextlib.contextmanager
-def _with_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Gradients of which nobody looks at the elements."""
-    given = list(parameters)
-    for parameter in given:
-        parameter.grad = parameter.new_empty(()).expand_as(parameter)
-    try:
-        yield
-    finally:
-        for parameter in given:
-            parameter.grad = None
-
-
-def _read_gradients(ours: _Ours) -> None:
-    """Dynamo notes on what it finds as `.grad` where it has found it. After `p.grad = None` that is the one object that
-    stands for None everywhere, in what is compiled later too (mended in torch 2.15)."""
-    original = TensorVariable.method_attr_grad
-
-    @functools.wraps(original)
-    def method_attr_grad(self: TensorVariable, tx: Any) -> Any:
-        found = original(self, tx)
-        if isinstance(found, variables.ConstantVariable) and ours(tx.output):
-            return variables.ConstantVariable(found.value)
-        return found
-
-    TensorVariable.method_attr_grad = method_attr_grad  # type: ignore[method-assign]
-
-
-def _trace_zero_grad(ours: _Ours) -> None:
-    original = OptimizerVariable.var_getattr
-
-    @functools.wraps(original)
-    def var_getattr(self: OptimizerVariable, tx: Any, name: str) -> Any:
-        found = original(self, tx, name)
-        is_torchs = type(self.value).zero_grad is torch.optim.Optimizer.zero_grad
-        if name == "zero_grad" and is_torchs and isinstance(found, variables.UserMethodVariable) and ours(tx.output):
-            return _ZeroGrad(found.fn, found.obj, source=found.source)
-        return found
-
-    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
-
-
-class _ZeroGrad(variables.UserMethodVariable):
-    """The method as it is found, for what Dynamo leaves to Python, and with what it does, for what it traces."""
-
-    def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
-        return _call_undisabled(self.obj, tx, "zero_grad", args, kwargs)
-
-
-def _call_undisabled(optimizer: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    method = variables.UserMethodVariable(_undisabled(getattr(type(optimizer.value), name)), optimizer)
-    return method.call_function(tx, args, kwargs)
-
-
-def _undisabled(function: Any) -> Any:
-    """What Dynamo is not to look into, without that mark."""
-    return inspect.unwrap(innermost_fn(function))

@@ -255,7 +255,6 @@ def test_a_backward_pass_that_dynamo_traces(optimizer, monkeypatch):
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = nn.functional.cross_entropy(trainer.model(x), y)
         loss.backward()
-        loss = loss.detach()  # else Dynamo leaves the backward pass to autograd
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
         return loss
@@ -264,7 +263,7 @@ def test_a_backward_pass_that_dynamo_traces(optimizer, monkeypatch):
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *a, **k: passes.append(1) or run(*a, **k))
     for number, (x, y) in enumerate(batches()):
         passes.clear()
-        with counting(*WORK) as counts, torch._dynamo.config.patch(trace_autograd_ops=True):
+        with counting(*WORK) as counts:
             loss = trainer(x, y)
         assert number < 2 or (counts, passes) == (ONE, [])
         torch.testing.assert_close(loss.item(), eager(x, y).item(), rtol=1e-12, atol=0.0)

@@ -13,11 +13,15 @@ from helpers import counting
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from openxla_backend import optimizers, whole_step
+
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
+
+pytestmark.append(pytest.mark.skipif(not whole_step.is_possible(), reason="this torch's Dynamo is another"))
 
 ONE = {"ExecuteComputation": 1, "UncachedCompile": 0, "DynamoExtractCompiledGraph": 0}
 STEPS = 4
@@ -207,9 +211,7 @@ def test_the_same_state(step):
 
 OPTIMIZERS = {
     name: functools.partial(getattr(torch.optim, name), lr=0.01)
-    for name in (
-        "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD".split()
-    )
+    for name in (*(kind.__name__ for kind in optimizers.CAPTURABLE), "Adadelta", "Adafactor", "Adagrad", "SGD")
 } | {
     "SGD, plain": functools.partial(torch.optim.SGD, lr=0.1),
     "SGD, nesterov, foreach": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
@@ -398,6 +400,38 @@ def test_a_closure():
 
     run(*both(step), is_one=False)
     run(*both(step, functools.partial(torch.optim.LBFGS, max_iter=2)), is_one=False)
+
+
+class Lion(torch.optim.Optimizer):
+    """None of torch's, with state of its own."""
+
+    def __init__(self, parameters: Any, lr: float = 0.01):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["mean"] = torch.zeros_like(p)
+                p.add_(state["mean"].lerp(p.grad, 0.1).sign(), alpha=-group["lr"])
+                state["mean"].lerp_(p.grad, 0.01)
+
+
+def test_an_optimizer_of_the_users():
+    for step in (zero_grad_last, zero_grad_first):
+        run(*both(step, Lion), is_one=False)
+
+
+def test_a_differentiable_optimizer():
+    """Its step is to be differentiated: it is not for steps that update leaves, which raise."""
+    eager, compiled = both(zero_grad_last, functools.partial(torch.optim.SGD, lr=0.1, differentiable=True))
+    for trained in (eager, compiled):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            trained.step(batches(1)[0].to(trained.device))
 
 
 def test_two_optimizers():
