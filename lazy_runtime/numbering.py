@@ -95,8 +95,8 @@ def number(
 
 
 class _Alone(NamedTuple):
-    """A call that is a whole graph and pending alone: a training step that is compiled as one. It has hundreds of values
-    that are the same in each step.
+    """A call that is a whole graph and pending alone: a training step that is compiled as one, with hundreds of values
+    of which the same is true in each step.
 
     Attributes:
         live: the handles of its results, None for those that nobody can read.

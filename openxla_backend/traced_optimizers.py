@@ -15,7 +15,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.functions import SkipFunctionVariable
 from torch._dynamo.variables.optimizer import ArgMappingException, OptimizerVariable
 from torch._dynamo.variables.tensor import TensorVariable
-from torch.optim import optimizer as torch_optimizer
+from torch.optim.optimizer import _use_grad_for_differentiable
 
 from . import step
 
@@ -33,7 +33,7 @@ EXCHANGED: tuple[tuple[Any, str], ...] = (
 def trace_step(ours: Ours) -> None:
     """Lets an optimizer's step be in the graph of the backward pass before it. What would end the training step where
     the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`)."""
-    in_step = torch_optimizer._use_grad_for_differentiable(lambda self: None).__code__
+    in_step = _use_grad_for_differentiable(lambda self: None).__code__
     original = SkipFunctionVariable.call_function
 
     @functools.wraps(original)
@@ -132,7 +132,7 @@ class _ZeroGrad(variables.UserMethodVariable):
         return _call_undisabled(self.obj, tx, "zero_grad", args, kwargs)
 
 
-def _call_undisabled(optimizer: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+def _call_undisabled(optimizer: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     method = variables.UserMethodVariable(_undisabled(getattr(type(optimizer.value), name)), optimizer)
     return method.call_function(tx, args, kwargs)
 

@@ -29,6 +29,8 @@ from torch._dynamo.variables.tensor import TensorVariable
 from . import traced_optimizers
 from .traced_optimizers import Ours
 
+_torch: Any = torch
+
 #: In the `meta` of an output of Dynamo's graph: it is a tensor whose backward pass the graph has run.
 SPENT = "openxla_spent"
 
@@ -99,7 +101,7 @@ def _find_all_leaves(ours: Ours) -> None:
 
     @functools.wraps(original)
     def collect(self: TensorVariable, vars_iter: Iterable[Any], error_on_non_leaf: bool = False) -> Any:
-        output = self.as_proxy().tracer.output_graph
+        output: OutputGraph = self.as_proxy().tracer.output_graph  # type: ignore[attr-defined]
         if not error_on_non_leaf and ours(output):
             vars_iter = [*vars_iter, *_leaves(output)]
         return original(self, vars_iter, error_on_non_leaf)
@@ -131,6 +133,8 @@ def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
     if any(getattr(node.target, "_name", "") in _CHECKPOINTS for node in output.graph.nodes):
         return False
     leaves = _leaves(output)
+    if any(leaf.source is None for leaf in leaves):  # nothing to guard
+        return False
     if not _accumulated(loss) <= {id(_example(found)) for found in [*leaves, *output.leaf_var_creation_order]}:
         return False
     hooks = [(leaf, name) for leaf in leaves for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
@@ -143,11 +147,11 @@ def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
 
 def _accumulated(loss: TensorVariable) -> set[int]:
     """The fake tensors, by their identity, that autograd would give gradients to."""
-    nodes = collect_reachable_grad_fns([(_example(loss), None)])
+    nodes: Any = collect_reachable_grad_fns([(_example(loss), None)])
     return {id(node.variable) for node in nodes if hasattr(node, "variable")}
 
 
-def _leaves(output: OutputGraph) -> list[TensorVariable]:
+def _leaves(output: OutputGraph) -> list[Any]:
     """The tensors that come from outside of the graph and require gradients."""
     return [found for found in output.side_effects.id_to_variable.values() if _is_leaf(found)]
 
@@ -158,7 +162,7 @@ def _is_leaf(found: Any) -> bool:
 
 
 def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
-    node = leaf.as_proxy().node
+    node: Any = leaf.as_proxy().node
     return output.nn_modules[node.target] if node.op == "get_attr" else node.meta["grapharg"].example
 
 
@@ -209,7 +213,7 @@ def reattach(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable
 
 
 def _spent(tensor: torch.Tensor) -> torch.Tensor:
-    return torch._C._functions.DelayedError(_SECOND_TIME, 1)(tensor.requires_grad_())
+    return _torch._C._functions.DelayedError(_SECOND_TIME, 1)(tensor.requires_grad_())
 
 
 _SECOND_TIME = (

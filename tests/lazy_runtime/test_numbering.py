@@ -6,7 +6,7 @@ import pytest
 import torch
 from graphs import buffers, number, record
 
-from lazy_runtime import numbering
+from lazy_runtime import dispatch, lower, numbering
 from lazy_runtime.tensor import from_array
 
 
@@ -136,3 +136,32 @@ def test_a_value_whose_program_failed():
     nodes, _kept = record(lambda x: x.exp() + 1, x)
     with pytest.raises(RuntimeError, match=r"an input of aten::add.Tensor has no value: the program that was to"):
         numbering.number(device, nodes[1:], donate=False)
+
+
+def test_a_graph_that_is_alone_is_numbered_once_for_what_it_depends_on():
+    """As a training step is: until somebody holds a value that was to be donated, or lets go of a result."""
+    nested, _kept = number(lambda x, y: (x + y, x * 2), *buffers(torch.ones(3), torch.ones(3)))
+    call = lower.nested_call(nested.graph, {})
+
+    def of(*values, kept=2):
+        handles = dispatch.record_graph(call, values, ())[:kept]
+        pending = call.device.pending[:]
+        call.device.pending.clear()
+        return numbering.number(call.device, pending, donate=True), handles
+
+    def values(count=2):
+        return [x.handle.value for x in buffers(*(torch.ones(3) for _ in range(count)))]
+
+    first, _handles = of(*values())
+    assert first.graph.donated == (0, 1)
+    again, handles = of(*values())
+    assert again.graph is first.graph
+    assert again.live == handles
+    held = buffers(torch.ones(3))
+    other, _handles = of(held[0].handle.value, *values(1))
+    assert other.graph.donated == (1,)
+    one, _handles = of(*values(), kept=1)
+    assert (one.graph.outputs, one.graph.donated) == ((0,), (0,))
+    (same,) = values(1)
+    assert of(same, same)[0].graph.operands == (-1, -1)
+    assert of(*values())[0].graph is first.graph
