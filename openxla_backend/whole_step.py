@@ -12,7 +12,6 @@ It exchanges methods of Dynamo's own, which another version of torch may not hav
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +19,13 @@ from typing import Any
 
 import torch
 from torch._dynamo import config
+from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.tensor import TensorVariable
+from torch.utils._pytree import tree_leaves
 
 from . import traced_optimizers
 from .traced_optimizers import Ours
@@ -86,12 +87,28 @@ def _trace_backward(ours: Ours) -> None:
         if not ours(tx.output):
             return original(self, tx, *args, **kwargs)
         given = inspect.signature(original).bind(self, tx, *args, **kwargs).arguments
-        is_traced = _is_on_xla(self) and _is_plain(given) and _can_be_one_graph(tx.output, self)
-        with config.patch(trace_autograd_ops=True) if is_traced else contextlib.nullcontext():
+        if not (_is_on_xla(self) and _is_plain(given) and _can_be_one_graph(tx.output, self)):
             return original(self, tx, *args, **kwargs)
+        with config.patch(trace_autograd_ops=True):
+            result = original(self, tx, *args, **kwargs)
+        _refuse_sparse_gradients(tx.output)
+        return result
 
     TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
     _find_all_leaves(ours)
+
+
+def _refuse_sparse_gradients(output: OutputGraph) -> None:
+    """Breaks the graph at this `backward()`, if it gives some."""
+    for node in output.graph.find_nodes(op="call_function", target=torch.autograd.grad):
+        gradients = tree_leaves(node.meta["example_value"])
+        if any(isinstance(each, torch.Tensor) and each.layout is not torch.strided for each in gradients):
+            unimplemented(
+                gb_type="openxla: sparse gradient",
+                context="Tensor.backward()",
+                explanation="A gradient that is sparse cannot be in a compiled graph.",
+                hints=["Stay dense: `sparse=False` in nn.Embedding."],
+            )
 
 
 def _find_all_leaves(ours: Ours) -> None:

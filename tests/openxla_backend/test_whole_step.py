@@ -19,6 +19,7 @@ from openxla_backend import optimizers, whole_step
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
 pytestmark.append(pytest.mark.skipif(not whole_step.is_possible(), reason="this torch's Dynamo is another"))
@@ -287,6 +288,171 @@ def test_gradients_that_are_there_before():
     for trained in (eager, compiled):
         trained.loss(batches(1)[0].to(trained.device)).backward()
     run(eager, compiled)
+
+
+# ---- what a step may have in it
+
+
+def test_hooks_of_what_is_computed():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        hidden = trained.model[:2](x)
+        hidden.register_hook(lambda gradient: gradient * 3)
+        loss = trained.model[2:](hidden).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    run(*both(step), is_one=False)
+
+
+def test_retained_gradients():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        hidden = trained.model[:2](x)
+        hidden.retain_grad()
+        loss = trained.model[2:](hidden).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return hidden.grad
+
+    run(*both(step), is_one=False)
+
+
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_of_modules(register):
+    eager, compiled = both(zero_grad_last)
+    for trained in (eager, compiled):
+        if register == "register_full_backward_hook":
+            trained.model[1].register_full_backward_hook(lambda module, given, got: (given[0] * 2,))
+        else:
+            trained.model[1].register_full_backward_pre_hook(lambda module, got: (got[0] * 2,))
+    run(eager, compiled, is_one=False)
+
+
+def test_a_parametrized_weight():
+    eager, compiled = both(zero_grad_last)
+    for trained in (eager, compiled):
+        nn.utils.parametrizations.weight_norm(trained.model[0])
+        trained.optimizer = torch.optim.SGD(trained.model.parameters(), lr=0.1)
+    run(eager, compiled, is_one=False)
+
+
+def test_a_loss_without_gradients_raises_what_it_raises():
+    def step(trained: Trained, x: torch.Tensor) -> None:
+        trained.loss(x).detach().backward()
+
+    for trained in both(step):
+        with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
+            trained.step(batches(1)[0].to(trained.device))
+
+
+def test_batches_of_several_sizes():
+    eager, compiled = both(zero_grad_last)
+    x = batches(1)[0]
+    for size in (5, 5, 5, 3, 4, 5, 3):
+        torch.testing.assert_close(compiled.step(x[:size].to("xla")).detach().cpu(), eager.step(x[:size]).detach())
+        torch.testing.assert_close(compiled.state(), eager.state())
+    with counting("UncachedCompile") as counts:
+        for size in (3, 4, 5):
+            compiled.step(x[:size].to("xla"))
+    assert counts["UncachedCompile"] == 0
+
+
+def test_an_output_that_can_go_backward():
+    def step(trained: Trained, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = trained.loss(x)
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss, trained.model[:2](x).sum()
+
+    eager, compiled = both(step)
+    for x in batches():
+        (wanted, theirs), (got, mine) = eager.step(x), compiled.step(x.to("xla"))
+        theirs.backward()
+        mine.backward()
+        torch.testing.assert_close((got.cpu(), mine.cpu()), (wanted, theirs))
+        torch.testing.assert_close(compiled.state(), eager.state())
+
+
+class _Doubled(torch.autograd.Function):
+    """A gradient that is none of its forward function's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * gradient * x.cos()
+
+
+def test_a_gradient_of_the_users():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        loss = _Doubled.apply(trained.model(x)).square().mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    run(*both(step))
+
+
+def test_sparse_gradients_are_refused_as_elsewhere():
+    model = nn.Embedding(5, 2, sparse=True).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with pytest.raises(NotImplementedError, match="stay dense"):
+        torch.compile(step, backend="openxla")(torch.tensor([1, 2, 1], device="xla"))
+
+
+def test_two_models_against_each_other():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        judge, made = trained.judge, trained.model(x)
+        trained.second.zero_grad()
+        judged = judge(made.detach()).square().mean() + (judge(x[:, :2]) - 1).square().mean()
+        judged.backward()
+        trained.second.step()
+        trained.optimizer.zero_grad()
+        made_up = (judge(made) - 1).square().mean()
+        made_up.backward()
+        trained.optimizer.step()
+        return judged + made_up
+
+    eager, compiled = both(step)
+    for trained in (eager, compiled):
+        torch.manual_seed(2)
+        trained.judge = nn.Linear(2, 1).to(trained.device)
+        trained.second = torch.optim.Adam(trained.judge.parameters(), lr=0.05)
+    run(eager, compiled)
+    torch.testing.assert_close([p.cpu() for p in compiled.judge.parameters()], [*eager.judge.parameters()])
+    assert is_whole(), dynamo["graph_break"]
+
+
+def test_autocast():
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            loss = trained.loss(x)
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    eager, compiled = both(step)
+    for x in batches():
+        torch.testing.assert_close(
+            compiled.step(x.to("xla")).detach().cpu(), eager.step(x).detach(), rtol=2e-2, atol=1e-2
+        )
+    assert is_whole(), dynamo["graph_break"]
 
 
 # ---- what is not to change
