@@ -102,7 +102,7 @@ class Step:
         # Dynamo keeps what it has compiled with the code, and would go through the other forms' to find this one's
         call: Callable[..., torch.Tensor] = modes.own_code(step)
         if "openxla_step" in self.form:
-            call = torch.compile(step, backend="openxla")
+            call = torch.compile(call, backend="openxla")
         return lazy_runtime.compile(call) if "compile" in self.form else call
 
     def run(self) -> float:

@@ -158,7 +158,8 @@ class DeviceRun:
         values = self._in_order(values_of(tensors), self._constants)
         seeds = self._device.random.draw(self._program.seeds) if self._program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
-        step.watch_optimizers()
+        if not self._ends_step:  # else Dynamo, whose graph has the optimizer in it, would see a new hook of it
+            step.watch_optimizers()
         return dispatch.record_graph(self._call, values, seeds)
 
     def _execute(self, arguments: list[Any]) -> list[Handle]:
