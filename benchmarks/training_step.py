@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 import lazy_runtime
 
-from . import measure, modes
+from . import measure
 from .modes import Mode, Program, compiled
 
 #: Small enough for hundreds of steps on one batch to stay finite, and large enough for an update to be told from the
@@ -37,11 +36,9 @@ class Step(Program):
         self.loop = loop
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
         self._original = model
-        # Dynamo keeps what it has compiled with the code: compiled once more for another model, it would take the sizes
-        # that differ for symbols
-        self._step = types.MethodType(modes.own_code(type(self)._whole), self)
+        self._step = self._whole
         if mode.whole_step and mode.backend is not None:
-            self._step = compiled(self._step, mode)
+            self._step = compiled(self._whole, mode)
 
     def _compile(self) -> Callable[..., Any]:
         return self.model if self.mode.whole_step else super()._compile()
