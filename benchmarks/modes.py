@@ -6,7 +6,6 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -206,12 +205,6 @@ def _place(tensor: torch.Tensor, mode: Mode) -> torch.Tensor:
     if tensor.dim() == 4:
         return tensor.to(device=mode.device, memory_format=mode.memory_format)
     return tensor.to(device=mode.device)
-
-
-def own_code(function: Any) -> Any:
-    """The function, with a code object of its own."""
-    closure, defaults = function.__closure__, function.__defaults__
-    return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__, defaults, closure)
 
 
 def warm_up(names: Sequence[str], kind: type[Program] = Program) -> None:

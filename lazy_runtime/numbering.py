@@ -100,20 +100,23 @@ class _Alone(NamedTuple):
 
     Attributes:
         live: the handles of its results, None for those that nobody can read.
-        key: all that its number depends on.
+        graphs: what it was numbered as before, by all that this depends on.
+        key: what is true now of all that.
     """
 
     node: Node
     live: list[Handle | None]
+    graphs: dict[tuple[Any, ...], Graph]
     key: tuple[Any, ...]
 
     @classmethod
     def of(cls, pending: Sequence[Node], options: tuple[tuple[str, Any], ...]) -> _Alone | None:
         """None if it is not, if two of its arguments are one value, or if one has none since what made it failed."""
-        if len(pending) != 1 or pending[0].call.nested is None or pending[0].call.collective:
+        if len(pending) != 1:
             return None
-        node = pending[0]
-        values = node.inputs
+        node, values, nested = pending[0], pending[0].inputs, pending[0].call.nested
+        if nested is None or node.call.collective:
+            return None
         if len(set(values)) < len(values) or any(value.node is not None for value in values):
             return None
         live = [None if owner is None else owner() for owner in node.outputs]
@@ -124,13 +127,11 @@ class _Alone(NamedTuple):
             config.donation(),
             options,
         )
-        return cls(node, live, key)
+        return cls(node, live, nested.alone, key)
 
     def known(self) -> Numbered | None:
         """As it was numbered before, when the same was true of its arguments and results."""
-        nested = self.node.call.nested
-        assert nested is not None
-        graph = nested.alone.get(self.key)
+        graph = self.graphs.get(self.key)
         if graph is None:
             return None
         return Numbered(
@@ -138,9 +139,8 @@ class _Alone(NamedTuple):
         )
 
     def keep(self, numbered: Numbered) -> None:
-        nested = self.node.call.nested
-        if nested is not None and numbered.nodes == [self.node]:
-            nested.alone[self.key] = numbered.graph
+        if numbered.nodes == [self.node]:
+            self.graphs[self.key] = numbered.graph
 
 
 def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbered:
