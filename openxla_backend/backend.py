@@ -30,6 +30,7 @@ class _Options(NamedTuple):
 
     freezing: bool = False
     compile_in_background: bool = False
+    whole_step: bool = False
 
 
 def _compile_forward(
@@ -163,9 +164,12 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             it is computed once in any case, and anew after a write.
             `options={"compile_in_background": True}`: of tensors on the CPU; torch's own kernels compute the calls that
             come before XLA is done. Graphs with symbolic sizes are compiled when they are called all the same.
+            `options={"whole_step": True}`: refuses what is no training step with its backward pass, and numbers for
+            which it would be compiled again. It is how `lazy_runtime.compile` asks whether a step can be traced.
 
     Raises:
         TypeError: there are other options.
+        ValueError: whole_step, and it is none.
         NotImplementedError: compile_in_background of tensors on an xla device.
         RuntimeError: torch_xla is installed, which owns the device and the name.
     """
@@ -184,6 +188,8 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     attention.keep_whole(gm)
     # a graph without gradients that holds a backward pass (`whole_step.py`) is of a training step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
+    if chosen.whole_step and not (differentiates and _has_no_numbers(gm)):
+        raise ValueError("no training step with its backward pass, or one that depends on a number that may change")
     forward = functools.partial(_compile_forward, prepare=prepare)
     with _no_garbage_collection():
         compiled = aot_autograd(
@@ -214,6 +220,13 @@ def _options(options: dict[str, Any]) -> _Options:
         f"backend='openxla' takes no mode and no options but {', '.join(_Options._fields)} (True or False), got "
         f"{found}: leave the rest out of torch.compile"
     )
+
+
+def _has_no_numbers(gm: torch.fx.GraphModule) -> bool:
+    """Whether all symbols among the arguments are sizes of tensors."""
+    arguments = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+    sizes = {str(size) for each in arguments if isinstance(each, torch.Tensor) for size in each.shape}
+    return all(str(each) in sizes for each in arguments if isinstance(each, torch.SymInt))
 
 
 @contextlib.contextmanager

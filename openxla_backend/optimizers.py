@@ -8,10 +8,13 @@ counters on the CPU would have to cross to the device and back in each step, and
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
 from torch._dynamo.variables.optimizer import OptimizerVariable
+
+from lazy_runtime.experimental import compiling
 
 #: Those that torch lets go on outside of the compiled function: each of torch/optim/*.py has a list of the devices on
 #: which it takes `capturable`, and with `foreach=True` fewer lists have xla.
@@ -27,11 +30,37 @@ def count_on_device() -> None:
 
     def with_xla(self: OptimizerVariable, tx: Any) -> None:
         for group in self.value.param_groups:
-            if _is_ours(self.value, group):
+            # a region of `lazy_runtime.compile` leaves the optimizer as one that can go on elsewhere
+            if _is_ours(self.value, group) and not compiling.is_tracing():
                 group["capturable"] = True
         set_capturable(self, tx)
 
     OptimizerVariable._set_capturable = with_xla  # type: ignore[method-assign]
+    _return_counters()
+
+
+def _return_counters() -> None:
+    """Where Dynamo has moved counters to the device for a region that is recorded after all, they go back: there each
+    would be read in each step."""
+    move = OptimizerVariable.move_step_if_cpu
+
+    def move_step_if_cpu(self: OptimizerVariable) -> None:
+        compiling.on_recording(functools.partial(_count_on_host, weakref.ref(self.value)))
+        move(self)
+
+    OptimizerVariable.move_step_if_cpu = move_step_if_cpu  # type: ignore[method-assign]
+
+
+def _count_on_host(reference: weakref.ref[torch.optim.Optimizer]) -> None:
+    optimizer = reference()
+    if optimizer is None:
+        return
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("fused"):
+            continue
+        for state in [optimizer.state[p] for p in group["params"] if p in optimizer.state]:
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].cpu()
 
 
 def _is_ours(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:

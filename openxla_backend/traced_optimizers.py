@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,9 +75,20 @@ def _gets_gradient(output: OutputGraph, parameter: torch.Tensor) -> bool:
 
 
 def _make_state(optimizer: Any, output: OutputGraph, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Makes the state of all groups, unless Dynamo has looked at it: it would not see what comes now, but guard it."""
+    if id(optimizer.state) in output.side_effects.id_to_variable:
+        return
     parameters = [p for group in optimizer.param_groups for p in group["params"] if _gets_gradient(output, p)]
     with torch.no_grad(), _with_gradients(parameters):
-        optimizer._init_group(*args, **kwargs)
+        for group in optimizer.param_groups:
+            optimizer._init_group(
+                *_of_group(group, args), **dict(zip(kwargs, _of_group(group, kwargs.values()), strict=True))
+            )
+
+
+def _of_group(group: dict[str, Any], args: Iterable[Any]) -> list[Any]:
+    """Arguments of `_init_group`, for another group of parameters than the one that it is called for."""
+    return [group if isinstance(arg, dict) else [] if isinstance(arg, list) else arg for arg in args]
 
 
 @contextlib.contextmanager
@@ -130,6 +141,24 @@ class _ZeroGrad(variables.UserMethodVariable):
 
     def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
         return _call_undisabled(self.obj, tx, "zero_grad", args, kwargs)
+
+
+def trace_scheduled_step(ours: Ours) -> None:
+    """A learning rate's scheduler puts a function around its optimizer's step, to know that it was called, and Dynamo
+    does not look into it (`torch.optim.lr_scheduler.LRScheduler.__init__`)."""
+    original = OptimizerVariable.var_getattr
+
+    @functools.wraps(original)
+    def var_getattr(self: OptimizerVariable, tx: Any, name: str) -> Any:
+        found = original(self, tx, name)
+        if name != "step" or not isinstance(found, SkipFunctionVariable) or not ours(tx.output):
+            return found
+        if not hasattr(found.value, "_wrapped_by_lr_sched") or not _has_backward(tx.output):
+            return found
+        self.value._opt_called = True  # type: ignore[attr-defined]
+        return variables.UserMethodVariable(found.value.__wrapped__, self)
+
+    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
 
 
 def _call_undisabled(optimizer: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from torch._dynamo import config
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
-from torch._dynamo.source import AttrSource
+from torch._dynamo.source import AttrSource, is_from_optimizer_source
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.utils._pytree import tree_leaves
@@ -66,6 +66,7 @@ def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
     traced_optimizers.trace_state(ours)
     traced_optimizers.read_gradients(ours)
     traced_optimizers.trace_zero_grad(ours)
+    traced_optimizers.trace_scheduled_step(ours)
 
 
 def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> bool:
@@ -157,8 +158,10 @@ def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
     hooks = [(leaf, name) for leaf in leaves for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
     if any(getattr(_tensor_behind(output, leaf), name) for leaf, name in hooks):
         return False
-    for leaf, name in hooks:
-        install_guard(AttrSource(leaf.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
+    # of parameters that Dynamo has met in an optimizer's `param_groups` it guards which tensors they are, and no more
+    frozen = [(found, "requires_grad") for found in _tensors(output) if found.as_proxy().node.op == "get_attr"]
+    for found, name in [*hooks, *frozen]:
+        install_guard(AttrSource(found.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
     return True
 
 
@@ -170,12 +173,16 @@ def _accumulated(loss: TensorVariable) -> set[int]:
 
 def _leaves(output: OutputGraph) -> list[Any]:
     """The tensors that come from outside of the graph and require gradients."""
-    return [found for found in output.side_effects.id_to_variable.values() if _is_leaf(found)]
+    return [found for found in _tensors(output) if found.requires_grad and not found.has_grad_fn]
 
 
-def _is_leaf(found: Any) -> bool:
-    is_given = isinstance(found, TensorVariable) and found.as_proxy().node.op in ("placeholder", "get_attr")
-    return is_given and found.requires_grad and not found.has_grad_fn
+def _tensors(output: OutputGraph) -> list[Any]:
+    """The tensors that come from outside of the graph."""
+    return [found for found in output.side_effects.id_to_variable.values() if _is_given(found)]
+
+
+def _is_given(found: Any) -> bool:
+    return isinstance(found, TensorVariable) and found.as_proxy().node.op in ("placeholder", "get_attr")
 
 
 def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
@@ -194,10 +201,23 @@ def _return_spent(ours: Ours) -> None:
     @functools.wraps(original)
     def validate(self: OutputGraph, rv: list[Any], tx: Any) -> None:
         if self.autograd_grad_consumed_grad_fns and ours(self):
+            _guard_parameters(self)
             rv[:] = [_detached(tx, found) if _is_spent(self, found) else found for found in rv]
         original(self, rv, tx)
 
     OutputGraph._validate_outputs_safe_for_autograd_nodes = validate  # type: ignore[method-assign]
+
+
+def _guard_parameters(output: OutputGraph) -> None:
+    """Where Dynamo finds a tensor of an optimizer elsewhere as well, it notes that they are one, but guards that of
+    no optimizer: a module that is given another parameter would still be trained with the one before."""
+    for guard in list(output.guards):
+        if guard.create_fn_name() == "DUPLICATE_INPUT":
+            create: Any = guard.create_fn
+            sources = guard.originating_source, create.keywords["source_b"]
+            if any(map(is_from_optimizer_source, sources)):
+                for source in sources:
+                    install_guard(source.make_guard(GuardBuilder.ID_MATCH))
 
 
 def _is_spent(output: OutputGraph, found: Any) -> bool:

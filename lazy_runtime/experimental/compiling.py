@@ -14,6 +14,7 @@ import torch
 
 from .. import _api, execute, lower, numbering, xla_devices
 from ..ir import Graph
+from .traced import Traced
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -42,6 +43,7 @@ class Region:
         full_graph: reading a value or syncing inside raises.
         max_graphs: how many different graphs it may give over its life; None for any number.
         options: of the XLA compiler.
+        traced: the function, if it is one.
     """
 
     def __init__(self, name: str, full_graph: bool, max_graphs: int | None, options: tuple[tuple[str, Any], ...] = ()):
@@ -50,6 +52,7 @@ class Region:
         self.max_graphs = max_graphs
         self.options = options
         self.graphs: set[tuple[Graph, ...]] = set()
+        self.traced: Traced | None = None
 
     @property
     def name(self) -> str:
@@ -127,6 +130,14 @@ def _leave() -> None:
             execute.eager = _eager_outside
 
 
+def on_recording(undo: Callable[[], None]) -> None:
+    """For what Dynamo's tracing of the calling thread's region changes: `undo` is called if the region is recorded
+    after all."""
+    region = _thread.region
+    if region is not None and region.traced is not None:
+        region.traced.on_recording(undo)
+
+
 def _refuse_cut(what: str) -> None:
     """Raises if the calling thread is in a region that must stay one graph; `what` would cut it."""
     region = _thread.region
@@ -165,10 +176,15 @@ def compile(
 
 
 def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:
+    call = Traced(f, region.name)
+
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        with region.trace():
+        if _thread.region is not None:  # called by another: a part of its program
             return f(*args, **kwargs)
+        with region.trace():
+            region.traced = call
+            return call(*args, **kwargs)
 
     return compiled
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from helpers import counting
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from trained import ONE, STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
 from openxla_backend import optimizers, whole_step
 
@@ -23,9 +23,6 @@ pytestmark = [
 ]
 
 pytestmark.append(pytest.mark.skipif(not whole_step.is_possible(), reason="this torch's Dynamo is another"))
-
-ONE = {"ExecuteComputation": 1, "UncachedCompile": 0, "DynamoExtractCompiledGraph": 0}
-STEPS = 4
 
 dynamo = torch._dynamo.utils.counters
 
@@ -40,73 +37,11 @@ def fresh():
     torch.set_default_dtype(torch.float32)
 
 
-class Trained:
-    """A model, its optimizer, and what a step does with them; the same on every device."""
-
-    def __init__(self, device: str, step: Callable[..., Any], optimizer: Callable[..., Any] | None = None):
-        torch.manual_seed(0)
-        self.device = device
-        self.model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 2)).to(device)
-        make = optimizer or functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-        self.optimizer = make(self.model.parameters())
-        self.step = functools.partial(step, self)
-
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).square().mean()
-
-    def state(self) -> list[Any]:
-        """Everything that a step may change."""
-        found = [*self.model.state_dict().values(), *(p.grad for p in self.model.parameters())]
-        for state in self.optimizer.state.values():
-            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
-        return [None if value is None else value.detach().cpu().double() for value in found]
-
-
-def both(step: Callable[..., Any], optimizer: Callable[..., Any] | None = None) -> tuple[Trained, Trained]:
-    """The same training, eager on the CPU and compiled on xla."""
-    eager, compiled = (Trained(device, step, optimizer) for device in ("cpu", "xla"))
-    compiled.step = torch.compile(compiled.step, backend="openxla")
-    return eager, compiled
-
-
-def batches(count: int = STEPS) -> list[torch.Tensor]:
-    torch.manual_seed(1)
-    return list(torch.randn(count, 5, 4))
-
-
-def run(eager: Trained, compiled: Trained, is_one: bool = True, count: int = STEPS) -> None:
-    """Steps on both, compared after each."""
-    for number, x in enumerate(batches(count)):
-        wanted = eager.step(x)
-        with counting(*ONE) as counts:
-            got = compiled.step(x.to("xla"))
-        assert number < 2 or not is_one or counts == ONE
-        torch.testing.assert_close(got.detach().cpu(), wanted.detach())
-        assert (got.requires_grad, got.is_leaf) == (wanted.requires_grad, wanted.is_leaf)
-        torch.testing.assert_close(compiled.state(), eager.state())
-
-
 def is_whole() -> bool:
     return not dynamo["graph_break"]
 
 
 # ---- steps as people write them
-
-
-def zero_grad_last(trained: Trained, x: torch.Tensor) -> torch.Tensor:
-    loss = trained.loss(x)
-    loss.backward()
-    trained.optimizer.step()
-    trained.optimizer.zero_grad()
-    return loss
-
-
-def zero_grad_first(trained: Trained, x: torch.Tensor) -> torch.Tensor:
-    trained.optimizer.zero_grad()
-    loss = trained.loss(x)
-    loss.backward()
-    trained.optimizer.step()
-    return loss.detach()
 
 
 def zero_grad_between(trained: Trained, x: torch.Tensor) -> torch.Tensor:
@@ -246,31 +181,55 @@ def test_a_schedule():
         for scheduler in schedulers:
             scheduler.step()
         torch.testing.assert_close(compiled.state(), eager.state())
+    assert is_whole(), dynamo["graph_break"]
 
 
-def test_layers_frozen_and_thawed():
-    eager, compiled = both(zero_grad_last)
+@pytest.mark.parametrize("step", [zero_grad_last, zero_grad_first], ids=lambda step: step.__name__)
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_parameters_frozen_and_thawed(step, name):
+    eager, compiled = both(step)
     for is_trained in (True, False, True):
         for trained in (eager, compiled):
-            trained.model[0].requires_grad_(is_trained)
+            getattr(trained.model[0], name).requires_grad_(is_trained)
         run(eager, compiled, is_one=False)
+    assert is_whole(), dynamo["graph_break"]
 
 
-def test_a_parameter_group_that_is_added():
-    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
-        loss = (trained.extra * trained.model(x)).square().mean()
-        loss.backward()
-        trained.optimizer.step()
-        trained.optimizer.zero_grad()
-        return loss
+@pytest.mark.parametrize("step", [zero_grad_last, zero_grad_first], ids=lambda step: step.__name__)
+def test_a_parameter_that_is_exchanged(step):
+    eager, compiled = both(step)
+    run(eager, compiled)
+    for trained in (eager, compiled):
+        trained.model[3].weight = nn.Parameter(torch.ones(2, 6, device=trained.device))
+        trained.model[0].bias = None
+    run(eager, compiled)
+    assert is_whole(), dynamo["graph_break"]
 
+
+@pytest.mark.parametrize("step", [zero_grad_last, zero_grad_first], ids=lambda step: step.__name__)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_parameter_groups(step, kind):
+    """The state of all is made before Dynamo looks at that of any."""
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        first, second, *rest = parameters
+        options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        return kind([{"params": [first, second]}, {"params": rest, "lr": 0.02}], lr=0.01, **options)
+
+    run(*both(step, optimizer))
+    assert is_whole(), dynamo["graph_break"]
+
+
+@pytest.mark.parametrize("step", [zero_grad_last, zero_grad_first], ids=lambda step: step.__name__)
+def test_a_parameter_group_that_is_added(step):
     eager, compiled = both(step)
     for trained in (eager, compiled):
-        trained.extra = nn.Parameter(torch.full((2,), 2.0, device=trained.device))
+        trained.optimizer = torch.optim.SGD(trained.model[0].parameters(), lr=0.1, momentum=0.9)
     run(eager, compiled)
     for trained in (eager, compiled):
-        trained.optimizer.add_param_group({"params": [trained.extra], "lr": 0.5})
+        trained.optimizer.add_param_group({"params": list(trained.model[3].parameters()), "lr": 0.5})
     run(eager, compiled)
+    assert is_whole(), dynamo["graph_break"]
 
 
 def test_the_optimizers_state_loaded():
