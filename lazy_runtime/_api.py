@@ -88,10 +88,11 @@ def compile(
     max_different_graphs: int | None = None,
     custom_compile_options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Any:
-    """Makes each call of `f` one XLA program, also in eager mode: traced lazily, executed at the end of the call.
+    """Makes each call of `f` one XLA program, also in eager mode: recorded, and executed at the end of the call.
 
-    What was pending before runs by itself first, so that it is no part of the program. Usable as a function, as a
-    decorator with or without arguments, and (without `f`) as a context manager.
+    A training step that Dynamo can trace as one graph with its backward pass is recorded only once, and again when
+    something that it depends on has changed. What was pending before runs by itself first, so that it is no part of
+    the program. Usable as a function, as a decorator with or without arguments, and (without `f`) as a context manager.
 
     Args:
         f: the function or module to compile.

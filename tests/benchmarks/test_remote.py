@@ -56,9 +56,10 @@ def test_a_round_of_many_in_a_row(server):
     program = Program(server, REQUEST, "inference", "eager", least_s=0.2)
     start = time.perf_counter()
     program.round()
-    assert time.perf_counter() - start > 0.2
+    together = time.perf_counter() - start
+    assert together > 0.2
     assert program.taken_s is not None
-    assert program.taken_s < 0.1  # the mean
+    assert program.taken_s < together / 2  # the mean of several
     program.rehearse()  # does nothing: each round begins with one that is not timed
     steps = Program(server, {**REQUEST, "loop": 2}, "step", "lazy", least_s=0.05)
     assert len(steps.round()) % 2 == 0

@@ -7,10 +7,14 @@ import copy
 import functools
 import gc
 import io
+import logging
 import os
+import random
 import re
+import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -402,6 +406,72 @@ def test_side_effects_in_python():
     run(eager, compiled, is_one=False)
     torch.testing.assert_close([loss.cpu() for loss in compiled.losses], eager.losses)
     assert compiled.sizes == eager.sizes == dict.fromkeys(range(1, STEPS + 1), 5)
+
+
+class Cached:
+    """What a step may look up, and write to."""
+
+    calls = 0
+
+    @property
+    def scale(self) -> float:
+        self.calls += 1
+        return 2.0
+
+
+def read_a_file(seen: list[Any]) -> None:
+    seen.append(Path(__file__).read_text()[:3])
+
+
+def look_at_the_time(seen: list[Any]) -> None:
+    seen.append(time.time() > 0)
+
+
+def draw(seen: list[Any]) -> None:
+    seen.append(random.random())
+
+
+def log(seen: list[Any]) -> None:
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("a step")
+    logger.addHandler(handler)
+    logger.warning("stepped")
+    logger.removeHandler(handler)
+
+
+def count_metrics(seen: list[Any]) -> None:
+    metrics.count("Mine")
+    seen.append(metrics.value("Mine"))
+
+
+def count_in_an_object(seen: list[Any]) -> None:
+    seen.append((counted.scale, counted.calls))
+
+
+counted = Cached()
+
+
+@pytest.mark.parametrize("do", [read_a_file, look_at_the_time, draw, log, count_metrics, count_in_an_object])
+def test_what_python_does_is_done_at_each_call(do):
+    def step(trained: Trained, x: torch.Tensor) -> torch.Tensor:
+        loss = trained.loss(x)
+        do(trained.seen)
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        return loss
+
+    eager, compiled = both(step)
+    for trained in (eager, compiled):
+        trained.seen = []
+        counted.calls = 0
+        metrics.clear()
+        random.seed(0)
+        for x in batches():
+            trained.step(x.to(trained.device))
+    assert compiled.seen == eager.seen
+    assert len(compiled.seen) == STEPS
 
 
 def test_printing(capsys):
