@@ -33,8 +33,8 @@ class TrainWithDataPreparation(TrainDecoderOnlyBase):
       if step % 10 == 0:
         xm.add_step_closure(
             self._train_update, args=(step, loss, tracker, epoch))
-    step_graphs = met.counter_value('xla::embedding_dense_backward')
-    print(f'steps: {step_graphs}, compiles: {met.counter_value("UncachedCompile")}')
+    steps, _, _ = met.metric_data('RunCachedGraphOutputData')
+    print(f'traced steps: {steps}, compiles: {met.counter_value("UncachedCompile")}')
 
 
 if __name__ == '__main__':
