@@ -28,6 +28,12 @@ def products_are_torchs() -> bool:
     return torch.backends.mkl.is_available() and processor.is_intel() if chosen is None else chosen == "torch"
 
 
+def widens_bfloat16() -> bool:
+    """`XLA_CPU_BFLOAT16_PRODUCTS`: whether products of bfloat16 are computed in float32 on the CPU."""
+    chosen = environment.value("XLA_CPU_BFLOAT16_PRODUCTS")
+    return not processor.has_fast_bfloat16() if chosen is None else chosen == "float32"
+
+
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
     return environment.value("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback

@@ -164,6 +164,18 @@ TABLE = (
         "the other one's take 1.5 to 2 times as long",
         code=True,
     ),
+    Variable(
+        "XLA_CPU_BFLOAT16_PRODUCTS",
+        "bfloat16, float32",
+        _choice("bfloat16", "float32"),
+        None,
+        "use",
+        "What products, convolutions and attention of bfloat16 are computed in on the CPU, by torch's kernels; by "
+        "default float32 where the processor is slower at bfloat16: one of Intel's without AMX, and any without "
+        "instructions for it. Results are rounded to bfloat16 in any case.",
+        "the other one takes up to twice as long",
+        code=True,
+    ),
     _flag(
         "XLA_STRICT_FALLBACK",
         False,

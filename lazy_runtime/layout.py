@@ -23,13 +23,17 @@ import jax.numpy as jnp
 import torch
 
 
-class _Reordered:
+class Reordered:
     """An array whose memory, `physical`, has its dimensions in another order; shape is the logical one."""
 
     __slots__ = ("physical",)
 
     def __init__(self, physical: Any):
         self.physical = physical
+
+    def like(self, physical: Any) -> Any:
+        """Another array in this order."""
+        return type(self)(physical)
 
     @property
     def dtype(self) -> Any:
@@ -44,7 +48,7 @@ class _Reordered:
         return self.physical.size
 
 
-class ChannelsLast(_Reordered):
+class ChannelsLast(Reordered):
     """An array whose dimension 1 lies last in `physical`."""
 
     __slots__ = ()
@@ -55,7 +59,7 @@ class ChannelsLast(_Reordered):
         return (batch, channels, *space)
 
 
-class Transposed(_Reordered):
+class Transposed(Reordered):
     """An array whose last two dimensions have changed places in `physical`."""
 
     __slots__ = ()
@@ -66,7 +70,7 @@ class Transposed(_Reordered):
         return (*batch, rows, columns)
 
 
-class HeadsLast(_Reordered):
+class HeadsLast(Reordered):
     """An array of (batch, heads, rows, ...) whose rows come before its heads in `physical`."""
 
     __slots__ = ()
@@ -87,7 +91,7 @@ class HeadsLast(_Reordered):
         return Permuted(self.physical, (0, 2, 1, *range(3, self.ndim)))
 
 
-class Permuted(_Reordered):
+class Permuted(Reordered):
     """An array that has been permuted, before anything was moved.
 
     Attributes:
@@ -99,6 +103,9 @@ class Permuted(_Reordered):
     def __init__(self, physical: Any, dims: tuple[int, ...]):
         super().__init__(physical)
         self.dims = dims
+
+    def like(self, physical: Any) -> Permuted:
+        return Permuted(physical, self.dims)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,7 +119,7 @@ def permute(x: Any, dims: Sequence[int]) -> Any:
     else:
         inner = x.dims if isinstance(x, Permuted) else tuple(range(x.ndim))
     order = tuple(inner[dim] for dim in dims)
-    array = x.physical if isinstance(x, _Reordered) else x
+    array = x.physical if isinstance(x, Reordered) else x
     return array if order == tuple(range(x.ndim)) else Permuted(array, order)
 
 

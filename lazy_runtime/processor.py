@@ -37,3 +37,14 @@ def description() -> str:
 def is_intel() -> bool:
     """Whether Intel made it: its math library (MKL) is at its best on these alone."""
     return _field("vendor_id") == "GenuineIntel"
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether its products of bfloat16 are faster than those of float32. Intel's AVX-512 does half as many of them in
+    the same time (measured: 88 GFLOP/s on one core, 177 of float32), AMD's twice as many."""
+    features = _field("flags", "Features", "isa").split()
+    if not features:  # not Linux: nothing is known
+        return True
+    if _field("flags"):  # of x86
+        return "amx_bf16" in features or ("avx512_bf16" in features and not is_intel())
+    return "bf16" in features

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lazy_runtime import dtypes, xla_devices
-from lazy_runtime.ops import packed
+from lazy_runtime.ops import packed, widening
 from lazy_runtime.ops.conv import wants_channels_last
 from lazy_runtime.ops.matmul import SMALLEST_CALL
 
@@ -59,11 +59,11 @@ class _Arranging:
             return False
         geometry = [stride, padding, dilation, groups]
         size = list(like.shape)
-        room = packed.packed_filters(filters, size, *geometry)
+        image, weight, bias = self._widened(node, image, weight, bias)
+        room = packed.packed_filters(weight.meta["val"], size, *geometry)
         arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
-        replace(
-            self.graph, node, ours.packed_convolution.default, (image, arranged, bias, list(filters.shape), *geometry)
-        )
+        arguments = (image, arranged, bias, list(filters.shape), *geometry)
+        self._replace(node, ours.packed_convolution.default, arguments)
         return True
 
     def _turn_filters(self, node: torch.fx.Node) -> None:
@@ -87,12 +87,47 @@ class _Arranging:
         if not _pays(node, like, matrix) or (bias and not _is_row(bias[0], matrix)):
             return
         rows = like.shape[0]
-        room = packed.packed_matrix(matrix, rows)
+        x, weight, row = self._widened(node, x, weight, bias[0] if bias else None)
+        room = packed.packed_matrix(weight.meta["val"], rows)
         arranged = self._kept(ours.pack_matrix.default, (weight, room, rows), room)
-        arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
-        replace(self.graph, node, ours.packed_linear.default, arguments)
+        self._replace(node, ours.packed_linear.default, (x, arranged, row, list(matrix.shape)))
 
-    def _kept(self, target: Any, arguments: tuple[Any, ...], size: int | None = None) -> torch.fx.Node:
+    def _widened(self, node: torch.fx.Node, *operands: Any) -> tuple[Any, ...]:
+        """The operands of a product, in float32 where it is faster so (`ops/widening.py`)."""
+        like = node.meta["val"]
+        if not widening.is_wanted(_platform(like), like.dtype):
+            return operands
+        return tuple(None if each is None else self._wide(each, node) for each in operands)
+
+    def _wide(self, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+        """`x` in float32, for `node`."""
+        if x in self.known:
+            made = self._kept(aten._to_copy.default, (x,), named={"dtype": torch.float32})
+        else:
+            with self.graph.inserting_before(node):
+                made = self.graph.call_function(aten._to_copy.default, (x,), {"dtype": torch.float32})
+        made.meta = {**x.meta, "val": x.meta["val"].float()}
+        return made
+
+    def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
+        """Puts a product of operands that may have been widened where a node is."""
+        value = node.meta["val"]
+        made = replace(self.graph, node, target, arguments)
+        if arguments[0].meta["val"].dtype == value.dtype:
+            return
+        made.meta = {**made.meta, "val": value.float()}
+        with self.graph.inserting_after(made):
+            rounded = self.graph.call_function(aten._to_copy.default, (made,), {"dtype": value.dtype})
+        rounded.meta = {**made.meta, "val": value}
+        made.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
+
+    def _kept(
+        self,
+        target: Any,
+        arguments: tuple[Any, ...],
+        size: int | None = None,
+        named: dict[str, Any] | None = None,
+    ) -> torch.fx.Node:
         """A node that depends on parameters alone, the same for the same arguments.
 
         Args:
@@ -102,7 +137,7 @@ class _Arranging:
         if key not in self.made:
             weight = arguments[0]
             with self.graph.inserting_after(weight):
-                made = self.made[key] = self.graph.call_function(target, arguments)
+                made = self.made[key] = self.graph.call_function(target, arguments, named)
             made.meta = dict(weight.meta)
             if size is not None:
                 made.meta["val"] = self._bytes(weight.meta["val"], size)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .. import aten_bridge
 from ..layout import HeadsLast
+from . import widening
 from .attention_blocks import Options
 
 _NAME = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -37,7 +38,7 @@ def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tu
     wide = jnp.promote_types(query.dtype, jnp.float32)
     batch, rows, number, _ = heads[0].physical.shape
     logsumexp = HeadsLast(jax.ShapeDtypeStruct((batch, rows, number), wide))
-    attended, logsumexp = aten_bridge.call(_NAME, arguments, [heads[0], logsumexp])
+    attended, logsumexp = widening.call("cpu", _NAME, arguments, [heads[0], logsumexp])
     return attended.permuted, logsumexp.permuted
 
 
@@ -48,7 +49,7 @@ def backward(
     grad, *heads, attended = (HeadsLast.of(x) for x in (grad, query, key, value, attended))
     sums = HeadsLast.of(logsumexp)
     arguments = [grad, *heads, attended, sums, 0.0, options.is_causal, _added(mask, query), options.scale]
-    grads = aten_bridge.call(f"{_NAME}_backward", arguments, heads)
+    grads = widening.call("cpu", f"{_NAME}_backward", arguments, heads)
     return grads[0].permuted, grads[1].permuted, grads[2].permuted
 
 

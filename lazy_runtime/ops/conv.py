@@ -17,7 +17,7 @@ import torch
 
 from .. import aten_bridge, precision
 from ..layout import ChannelsLast, Opaque, Transposed, logical, physical
-from . import matmul, packed
+from . import matmul, packed, widening
 from .reduction import opmath
 from .registry import op
 
@@ -81,6 +81,9 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     n = weight.ndim - 2
     batched = x.ndim == n + 2
     x = physical(x if batched else x[None])
+    dtype = x.dtype
+    if widening.is_wanted(out.device.platform, dtype):
+        x, weight, bias = map(widening.widened, (x, weight, bias))
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if _prefers_aten(out.device.platform, x, weight, geometry):
         batch, channels, *space = out.shape if batched else (1, *out.shape)
@@ -96,6 +99,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         y = _in_xla(x, logical(weight), geometry, out.device.platform)
     if bias is not None:
         y = y + bias
+    y = y.astype(dtype)
     return ChannelsLast(y) if batched else logical(ChannelsLast(y))[0]
 
 
@@ -122,7 +126,9 @@ def convolution_backward(
         grad, x = grad[None], x[None]
     grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    platform = input_spec.device.platform
+    platform, dtype = input_spec.device.platform, grad.dtype
+    if widening.is_wanted(platform, dtype):
+        grad, x, weight = map(widening.widened, (grad, x, weight))
     if _prefers_aten(platform, x, weight, geometry):
         mask = [*output_mask[:2], False]
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
@@ -141,6 +147,9 @@ def convolution_backward(
         if output_mask[1]:
             (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry, platform), weight)[1](grad)
     grad_bias = jnp.sum(grad, tuple(range(n + 1))) if output_mask[2] else None
+    grad_x, grad_weight, grad_bias = (
+        None if made is None else made.astype(dtype) for made in (grad_x, grad_weight, grad_bias)
+    )
     if grad_x is not None:
         grad_x = ChannelsLast(grad_x) if batched else logical(ChannelsLast(grad_x))[0]
     return grad_x, grad_weight, grad_bias

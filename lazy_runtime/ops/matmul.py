@@ -1,7 +1,8 @@
 """Matrix products. float32 is multiplied at float32's precision on every platform unless the user lowers it.
 
-On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own; so are
-float32 and float64 on Intel's processors (MKL), where on others XLA's are the faster ones (docs/architecture.md).
+On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own, or in
+float32 where that is faster still (`widening.py`). Products of float32 and float64 are torch's on Intel's processors
+(MKL); on others XLA's are the faster ones (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from .. import aten_bridge, config, dtypes, precision
 from ..layout import Transposed, logical
+from . import widening
 from .registry import op, overload
 
 #: Multiplications that a product must have for a call out of XLA's program to pay.
@@ -50,6 +52,8 @@ def product(x, y, dtype=None):
 def of_matrices(x, y, platform: str):
     """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
     if _calls_aten(x, y, platform):
+        if widening.is_wanted(platform, x.dtype):
+            return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
     return product(x, y)
 
@@ -130,6 +134,8 @@ def _wide(x) -> Any:
 def _wide_product(x, y, platform: str):
     """x @ y in the dtype that it is added up in."""
     wide = _wide(x)
+    if widening.is_wanted(platform, x.dtype) and _calls_aten(x, y, platform):
+        x, y = widening.widened(x), widening.widened(y)
     return of_matrices(x, y, platform) if x.dtype == wide else product(x, y, wide)
 
 
@@ -151,7 +157,8 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
         return _sum(x, jnp.zeros(shape, _wide(first)), beta, 1, out)
     platform = out.device.platform
     whole = isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype
-    if whole and first.dtype != _wide(first) and _calls_aten(first, second, platform):
+    whole = whole and first.dtype != _wide(first) and not widening.is_wanted(platform, first.dtype)
+    if whole and _calls_aten(first, second, platform):
         return _by_aten("aten::addmm", [logical(x), first, second, 1, 1], first, second)
     return _sum(x, _wide_product(first, second, platform), beta, alpha, out)  # XLA adds with what follows
 

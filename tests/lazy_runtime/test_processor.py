@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,21 @@ def test_other_systems(monkeypatch):
     monkeypatch.setattr(Path, "read_text", missing)
     assert processor.description()
     assert not processor.is_intel()
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "is_fast"),
+    [
+        (INTEL, "", False),
+        (INTEL, "avx512_bf16", False),
+        (INTEL, "avx512_bf16 amx_bf16", True),
+        (AMD, "", False),
+        (AMD, "avx512_bf16", True),
+        (ARM, "", False),
+        (ARM, "bf16", True),
+        ("", "", True),
+    ],
+)
+def test_products_of_bfloat16(monkeypatch, text, more, is_fast):
+    monkeypatch.setattr(Path, "read_text", lambda path: re.sub("(sse|asimd)", rf"\1 {more}", text))
+    assert processor.has_fast_bfloat16() is is_fast
