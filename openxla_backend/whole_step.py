@@ -159,8 +159,8 @@ def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
     if any(getattr(_tensor_behind(output, leaf), name) for leaf, name in hooks):
         return False
     # of parameters that Dynamo has met in an optimizer's `param_groups` it guards which tensors they are, and no more
-    frozen = [(found, "requires_grad") for found in _tensors(output) if found.as_proxy().node.op == "get_attr"]
-    for found, name in [*hooks, *frozen]:
+    known = [found for found in _tensors(output) if found.as_proxy().node.op == "get_attr" and found.source is not None]
+    for found, name in [*hooks, *((found, "requires_grad") for found in known)]:
         install_guard(AttrSource(found.source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
     return True
 

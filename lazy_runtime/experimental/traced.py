@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ class Traced:
 
     def _is_same(self) -> bool:
         """Whether what Dynamo's guards do not see is as it was."""
-        return _copied(self._function) == self._copied and self._unguarded.is_same()
+        return all(map(operator.is_, _copied(self._function), self._copied)) and self._unguarded.is_same()
 
     def _begin(self, args: Any, kwargs: Any) -> Any:
         """A call for which nothing is known."""
