@@ -176,6 +176,11 @@ def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Pla
     return disk_cache.find(graph, keep_layout, code_generation.known(graph.device.platform))
 
 
+def known(graph: Graph, keep_layout: frozenset[int] | None) -> Executable | None:
+    """The executable of a graph, if this process has it."""
+    return _executables.get((graph, keep_layout, None))
+
+
 def executable(
     graph: Graph, keep_layout: frozenset[int] | None = frozenset(), place: disk_cache.Place | None = NOT_ASKED
 ) -> Executable:

@@ -25,7 +25,7 @@ from . import (
     op_by_op,
     sharding,
 )
-from .debug import compiling, graph_saver, graphs
+from .debug import compiling, graph_saver, graphs, output
 from .ir import Node, Value
 from .unseen import unseen
 from .xla_devices import Device
@@ -37,6 +37,7 @@ _SYNC_WAITS = config.sync_waits()
 _ONE_BY_ONE = {reading: config.op_by_op(reading) for reading in (False, True)}
 _SAVES_GRAPHS = graph_saver.is_on()
 _NAMES_LINES = config.hlo_debug()
+_REPORTS = output.level() > 0
 
 #: Called with what is about to cut the pending graph in two (a read, a sync): `experimental.compiling` raises from it
 #: where a graph must stay whole.
@@ -71,6 +72,12 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
+
+
+def is_unobserved() -> bool:
+    """Whether nobody asks to see what is recorded and when it is executed, so that a program need not go that way."""
+    asked = eager or _SYNC_WAITS or _SAVES_GRAPHS or _NAMES_LINES or _REPORTS or lines.keep or any(_ONE_BY_ONE.values())
+    return not asked and before_run is None
 
 
 @unseen

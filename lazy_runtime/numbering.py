@@ -120,7 +120,7 @@ class _Alone(NamedTuple):
         if len(set(values)) < len(values) or any(value.node is not None for value in values):
             return None
         live = [None if owner is None else owner() for owner in node.outputs]
-        key = (
+        key = key_of_alone(
             tuple([handle is not None for handle in live]),
             tuple([_is_dead(value) for value in values]),
             tuple([value.channels_last for value in values]),
@@ -141,6 +141,23 @@ class _Alone(NamedTuple):
     def keep(self, numbered: Numbered) -> None:
         if numbered.nodes == [self.node]:
             self.graphs[self.key] = numbered.graph
+
+
+def key_of_alone(
+    live: tuple[bool, ...],
+    dead: tuple[bool, ...],
+    channels_last: tuple[bool, ...],
+    donates: bool,
+    options: tuple[tuple[str, Any], ...],
+) -> tuple[Any, ...]:
+    """What a graph that is pending alone is found by in `Nested.alone`.
+
+    Args:
+        live: for each of its results, whether somebody can read it.
+        dead: for each of its arguments, whether nobody else can.
+        channels_last: for each of its arguments, whether its buffer holds dimension 1 last.
+    """
+    return live, dead, channels_last, donates, options
 
 
 def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,11 +20,15 @@ from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 from lazy_runtime.writing import write
 
 from . import ahead, fx, origin, step
+from .settled import SettledStep
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 _torch: Any = torch
 _inner = _torch._from_functional_tensor
 _outer = _torch._to_functional_tensor
+
+#: The values of results, by their numbers.
+Handles = Mapping[int, Handle] | Sequence[Handle]
 
 _SAVES_GRAPHS = graph_saver.is_on()
 
@@ -71,6 +75,7 @@ class DeviceRun:
         #: lives, and the results' buffers
         self._begun: tuple[list[Any], Future[list[Any]]] | None = None
         self._taking = threading.Lock()
+        self._settled = SettledStep.of(program, self._call, elsewhere) if ends_step else None
 
     @functools.cached_property
     def _executable(self) -> compiler.Executable:
@@ -113,6 +118,11 @@ class DeviceRun:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
+        if self._settled is not None and (given := self._settled(arguments)) is not None:
+            made: dict[Any, Any] = {}
+            outputs = [self._tensor(output, arguments, given, made) for output in program.outputs]
+            arguments.clear()
+            return outputs
         if not program.graph.calls:  # it gives out its arguments, seen in some way
             handles: list[Handle] = []
         elif self._is_deferred(arguments):
@@ -123,7 +133,7 @@ class DeviceRun:
         else:
             handles = self._execute(arguments)
         began = time.perf_counter_ns()
-        made: dict[Any, Any] = {}
+        made = {}
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._handle(output, arguments, handles) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
@@ -234,7 +244,7 @@ class DeviceRun:
         lifetimes.bound(len(handles))
         return handles
 
-    def _handle(self, output: fx.Output, arguments: list[Any], handles: list[Handle]) -> Handle:
+    def _handle(self, output: fx.Output, arguments: list[Any], handles: Handles) -> Handle:
         """The value of an output, which nobody writes to."""
         if output.result is not None:
             return handles[output.result]
@@ -245,7 +255,7 @@ class DeviceRun:
             source = transfer.to_device(source, self._device)
         return unwrap(source).handle
 
-    def _tensor(self, output: fx.Output, arguments: list[Any], handles: list[Handle], made: dict[Any, Any]) -> Any:
+    def _tensor(self, output: fx.Output, arguments: list[Any], handles: Handles, made: dict[Any, Any]) -> Any:
         """What the user gets."""
         if output.spec is None:
             return output.value

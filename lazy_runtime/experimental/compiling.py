@@ -35,6 +35,15 @@ def is_tracing() -> bool:
     return _thread.region is not None
 
 
+def is_traced_whole() -> bool:
+    """Whether the calling thread is in a function that has been traced, and is all that its region consists of. What
+    it does may be executed when it is done; nothing of the region follows."""
+    region = _thread.region
+    if region is None or region.traced is None or region.max_graphs is not None:
+        return False
+    return region.traced.is_running
+
+
 class Region:
     """One compiled function or `with` block.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,6 +33,13 @@ _DYNAMOS_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
 )
 
 
+class _Thread(threading.local):
+    running: Traced | None = None
+
+
+_thread = _Thread()
+
+
 class Traced:
     """Calls a function, as Dynamo has traced it where it can."""
 
@@ -51,10 +59,23 @@ class Traced:
             try:
                 if self._compiled is None or not self._is_same():
                     return self._begin(args, kwargs)
-                return self._compiled(*self._bound, *args, **kwargs)
+                return self._run(args, kwargs)
             except _refusals() as error:
                 self._record(_reason(error))
         return self._f(*args, **kwargs)
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        compiled: Any = self._compiled
+        _thread.running = self
+        try:
+            return compiled(*self._bound, *args, **kwargs)
+        finally:
+            _thread.running = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the calling thread is in what was traced."""
+        return _thread.running is self
 
     def on_recording(self, undo: Callable[[], None]) -> None:
         """Calls `undo` if the function is recorded after all."""

@@ -93,22 +93,40 @@ bool is_alone(const Tensor& tensor) {
   return root.is_same(value) ? holders(value) == 2 : holders(value) == 1 && holders(root) == 1;
 }
 
-// For many tensors whose values are about to be exchanged: gives the value of each that is alone, and what its memory holds
-// if that is another tensor. Whoever writes may change the two where they are; the write is counted for autograd.
-// Undefined for the other tensors.
-std::tuple<std::vector<Tensor>, std::vector<Tensor>> begin_writes(at::TensorList targets) {
+// For many tensors whose values are about to be exchanged: the value of each that is alone, and what its memory holds if that
+// is another tensor. Whoever writes may change the two where they are. Undefined for the other tensors, and nothing at all
+// if `all` of them have to be alone and one is not.
+std::tuple<std::vector<Tensor>, std::vector<Tensor>> values_alone(at::TensorList targets, bool all) {
   std::vector<Tensor> values(targets.size()), roots(targets.size());
   for (size_t i = 0; i < targets.size(); ++i) {
     const Tensor& target = targets[i];
-    if (!is_ours(target)) continue;
-    functional::sync(target);
-    if (!is_alone(target)) continue;
+    const bool ours = is_ours(target);
+    if (ours) functional::sync(target);
+    if (!ours || !is_alone(target)) {
+      if (all) return {};
+      continue;
+    }
     const Tensor& root = memory_of(target)->base();
     values[i] = functional::unsafeGetFunctionalWrapper(target)->value();
     if (!root.is_same(values[i])) roots[i] = root;
-    if (!target.is_inference()) torch::autograd::impl::bump_version(target);
   }
   return {std::move(values), std::move(roots)};
+}
+
+// Counts a write to each of the tensors, for autograd.
+void count_writes(at::TensorList targets) {
+  for (const Tensor& target : targets) {
+    if (!target.is_inference()) torch::autograd::impl::bump_version(target);
+  }
+}
+
+// `values_alone` for tensors that are written to now: the write to each that is alone is counted.
+std::tuple<std::vector<Tensor>, std::vector<Tensor>> begin_writes(at::TensorList targets) {
+  auto found = values_alone(targets, false);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (std::get<0>(found)[i].defined()) count_writes(targets[i]);
+  }
+  return found;
 }
 
 // What torch says first of every operator that writes: not to a leaf that requires a gradient, nor to one of several
@@ -444,6 +462,8 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("reroot(Tensor self) -> ()");
   library.def("check_inplace(Tensor self) -> ()");
   library.def("begin_writes(Tensor[] targets) -> (Tensor[], Tensor[])");
+  library.def("values_alone(Tensor[] targets, bool all) -> (Tensor[], Tensor[])");
+  library.def("count_writes(Tensor[] targets) -> ()");
   library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
@@ -452,6 +472,8 @@ TORCH_LIBRARY(lazy_runtime, library) {
     library.impl("reroot", torch::dispatch(key, reroot));
     library.impl("check_inplace", torch::dispatch(key, check_inplace));
     library.impl("begin_writes", torch::dispatch(key, begin_writes));
+    library.impl("values_alone", torch::dispatch(key, values_alone));
+    library.impl("count_writes", torch::dispatch(key, count_writes));
   }
 }
 
