@@ -90,7 +90,8 @@ def _call(call: Call) -> bytes:
 
 
 def _flags(call: Call) -> tuple[Any, ...]:
-    return call.floats, call.ints, call.random, call.fallible
+    default = () if call.default_dtype in (None, torch.float32) else (str(call.default_dtype),)
+    return call.floats, call.ints, call.random, call.fallible, *default
 
 
 def described(call: Call) -> str:

@@ -40,6 +40,7 @@ _handlers: dict[torch._ops.OpOverload, Handler] = {}
 _handlers_with_sparse: dict[torch._ops.OpOverload, Handler] = {}
 
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
+_default_dtype = torch.get_default_dtype
 _NO_KWARGS: dict[str, Any] = {}
 _operators = registry.table
 
@@ -164,11 +165,16 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         add(trace.device)
     if operator.products:
         add(precision.level())
-    call = operator.calls.get(tuple(key))
+    meaning: Any = tuple(key)
+    default = _default_dtype()
+    # numbers and integers become floats of the default dtype
+    known = meaning if default is torch.float32 else (default, meaning)
+    call = operator.calls.get(known)
     if call is None:
         call = _new_call(operator, args, kwargs, scan, trace)
-        call.meaning = operator, tuple(key)
-        operator.calls[tuple(key)] = call
+        call.meaning = operator, meaning
+        call.default_dtype = default
+        operator.calls[known] = call
     device = call.device
     recomputed = trace is None and recompute.is_running() and not execute.eager
     if recomputed and not _is_view(operator.overload):

@@ -20,6 +20,7 @@ from . import lifetimes
 
 if TYPE_CHECKING:
     import jax
+    import torch
 
     from .lines import Line
     from .ops.registry import Operator
@@ -52,6 +53,7 @@ class Call:
         located: it is one of these, so its nodes keep the user's line.
         meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
             none.
+        default_dtype: torch's when the call was recorded, which takes part in promotion; None in what was not recorded.
         digest: of the call, once it was asked for (`disk_key.py`).
         nested: the graph that it is (`lower.nested_call`); None for an operator.
         view: eager mode leaves it to its readers (`deferred_views.py`).
@@ -61,6 +63,7 @@ class Call:
         "__weakref__",
         "collective",
         "container",
+        "default_dtype",
         "device",
         "digest",
         "evaluate",
@@ -104,6 +107,7 @@ class Call:
         self.collective = collective
         self.located = fallible or collective
         self.meaning: tuple[Operator, tuple[Any, ...]] | None = None
+        self.default_dtype: torch.dtype | None = None
         self.digest: bytes | None = None
         self.nested: Nested | None = None
         self.view = False

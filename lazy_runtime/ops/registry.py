@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
-from torch._prims_common import elementwise_dtypes
+from torch._prims_common import corresponding_complex_dtype, elementwise_dtypes, get_computation_dtype
 
 from .. import dtypes, layout
 from ..ir import Call
@@ -250,4 +250,10 @@ def _computation_dtype(call: Call, promotion: Promotion, args: Sequence[Any]) ->
     numbers: list[Any] = [arg for arg in args if isinstance(arg, int | float | complex)]
     numbers += [1.5] * call.floats + [2] * (call.ints - call.random)
     compute, _ = elementwise_dtypes(*tensors, *numbers, type_promotion_kind=promotion)
-    return compute
+    default: Any = call.default_dtype
+    if default is None or any(spec.dtype.is_floating_point or spec.dtype.is_complex for spec in call.inputs):
+        return compute
+    # what no tensor decides is the default dtype, of when the operator was recorded
+    if compute.is_complex:
+        return get_computation_dtype(corresponding_complex_dtype(default))
+    return get_computation_dtype(default) if compute.is_floating_point else compute
