@@ -160,7 +160,7 @@ def split(gm: torch.fx.GraphModule, static: frozenset[int], freezing: bool = Fal
             known.add(node)
     arrange(graph, known)
     finish(graph)
-    return _Splitter(graph, placeholders, parameters, known).split()
+    return _Splitter(gm, graph, placeholders, parameters, known).split()
 
 
 def _device_type(node: torch.fx.Node) -> str | None:
@@ -202,11 +202,13 @@ class _Splitter:
 
     def __init__(
         self,
+        root: torch.nn.Module,
         graph: torch.fx.Graph,
         placeholders: Sequence[torch.fx.Node],
         parameters: set[torch.fx.Node],
         known: set[torch.fx.Node],
     ):
+        self.root = root  # of the graph's constants
         self.graph = graph
         self.placeholders = placeholders
         self.known = known
@@ -248,7 +250,7 @@ class _Splitter:
         once, taken = self._once()
         always, others = self._always()
         examples = [self._example(pack) for pack in self.packs] + [node.meta["val"] for node in self.computed]
-        return Split(_module(once), _module(always), taken, others, examples)
+        return Split(_module(self.root, once), _module(self.root, always), taken, others, examples)
 
     def _example(self, pack: list[torch.fx.Node]) -> torch.Tensor:
         first = pack[0].meta["val"]
@@ -300,6 +302,6 @@ class _Splitter:
         return graph, others
 
 
-def _module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
+def _module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     # whose Python nobody runs: generating it takes as long as tracing the graph
-    return _LazyGraphModule(torch.nn.Module(), graph)
+    return _LazyGraphModule(root, graph)

@@ -131,9 +131,32 @@ def _count(rows, edges, locate, weight, density, dtype):
     return found.astype(dtypes.to_numpy(dtype))
 
 
-@op("aten::histc", fallible=True, infer=_inferred("aten::histc", lambda x, bins: x.new_empty(bins)))
+def _infer_histc(x: torch.Tensor, bins: int = 100, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The CPU has floats alone. Code for accelerators counts integers with it, as CUDA does, in ways that can be
+    captured (transformers' mixtures of experts)."""
+    if type(x) is torch.Tensor:
+        counts = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+        _refusals("aten::histc", x.float() if counts else x, bins, *args, **kwargs)
+    return x.new_empty(bins)
+
+
+def _histc_of_integers(x, bins, least, largest, dtype):
+    """aten/src/ATen/native/cuda/SummaryOps.cu, `getBin`, step by step."""
+    x = x.astype(jnp.int64)
+    if least == largest and x.size:
+        least, largest = x.min(), x.max()
+    one = jnp.where(least == largest, 1, 0)
+    least, largest = least - one, largest + one
+    inside = (x >= least) & (x <= largest)
+    place = jnp.minimum((x - least) * bins // (largest - least), bins - 1)
+    return jnp.zeros(bins, dtypes.to_numpy(dtype)).at[jnp.where(inside, place, bins)].add(1, mode="drop")
+
+
+@op("aten::histc", fallible=True, infer=_infer_histc)
 def histc(x, bins=100, min=0, max=0, *, out):
     x = x.reshape(-1)
+    if not out.dtype.is_floating_point:
+        return _histc_of_integers(x, bins, int(min), int(max), out.dtype)
     if min != max or x.size == 0:
         left, right = (float(min), float(max)) if min != max else (min - 1.0, max + 1.0)
     else:

@@ -50,6 +50,25 @@ def net() -> Net:
     return Net().eval()
 
 
+class WithConstants(Net):
+    """Tensors made of Python numbers in `forward`: attributes of the graph, as caches of language models have them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.tensor([1.0, 2.0, 0.5, -1.0, 3.0], device=x.device)
+        return super().forward(x + torch.tensor(0.5)) * scale
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("device", ["xla", "cpu"])
+def test_constants(device):
+    torch.manual_seed(0)
+    net, x = WithConstants().eval(), torch.randn(2, 3, 8, 8)
+    options = {"freezing": True} if device == "cpu" else {}
+    compiled = torch.compile(copy.deepcopy(net).to(device), backend="openxla", options=options)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x.to(device)).cpu(), net(x))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_results(net, dtype):
