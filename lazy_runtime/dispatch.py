@@ -253,6 +253,17 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     return handles
 
 
+def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
+    """Appends a call that is no operator of the table to the calling thread's trace; gives its results."""
+    trace: Any = _thread.trace
+    node = Node(call, inputs, (), [0] * call.ints)
+    node.line = trace.line
+    handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
+    node.outputs = [handle.value.owner for handle in handles]
+    trace.nodes.append(node)
+    return [make(handle, spec) for handle, spec in zip(handles, call.outputs, strict=True)]  # type: ignore[arg-type]
+
+
 def _keep_line(node: Node) -> None:
     node.line = errors.users_line()
     if lines.keep_stacks:

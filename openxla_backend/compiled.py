@@ -10,12 +10,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, config, disk_cache, xla_devices
+from lazy_runtime import compiler, config, disk_cache, metrics, xla_devices
 from lazy_runtime.debug import compiling
 from lazy_runtime.errors import DataDependentError
 from lazy_runtime.experimental import compiling as regions
 
-from . import fx, interpreted, origin
+from . import control_flow, fx, interpreted, origin, written  # noqa: F401  two that register higher-order operators
 from .device import DeviceRun
 from .host import HostRun
 
@@ -103,6 +103,7 @@ class CompiledGraph:
 
     def _compile(self, arguments: Sequence[Any]) -> Run:
         device = self._device()
+        metrics.count("DynamoExtractCompiledGraph")
         try:
             program = fx.trace(self._gm, arguments, device, self._visible, self._aliases)
         except DataDependentError:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._higher_order_ops.effects import with_effects
 
-from lazy_runtime import dispatch, metrics, numbering, transfer
+from lazy_runtime import dispatch, numbering, transfer
 from lazy_runtime.dispatch import Trace
 from lazy_runtime.ir import Graph, Handle, Value
 from lazy_runtime.spec import TensorSpec
@@ -139,7 +139,6 @@ def trace(
     Raises:
         NotImplementedError: an operator without a lowering, with the user's line.
     """
-    metrics.count("DynamoExtractCompiledGraph")
     sizes = Sizes(gm, arguments)
     placeholders = gm.graph.find_nodes(op="placeholder")
     channels_last = {  # before the trace, which would record what unwrapping an argument makes pending
@@ -229,6 +228,7 @@ def _interpret(
             environment[node] = value
         elif node.op == "output":
             (nodes,) = node.args
+            nodes = [nodes] if isinstance(nodes, torch.fx.Node) else nodes  # the condition of a while_loop
             recorded.output_nodes.extend(nodes)
             recorded.outputs.extend(torch.fx.map_arg(nodes, environment.__getitem__))
             seen = [*nodes[:visible], *(node for _, node in recorded.exchanged.values())]
@@ -279,6 +279,20 @@ def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
     return found
 
 
+#: name of a higher-order operator → function of its arguments, graphs and traced tensors (`control_flow.py`)
+_higher_order: dict[str, Callable[..., Any]] = {}
+
+
+def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers what records a higher-order operator of torch's."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _higher_order[name] = function
+        return function
+
+    return register
+
+
 def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -295,6 +309,9 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         results = dispatch.dispatch(XLATensor, effectful, (), tuple(rest), kwargs)
         return (None, *results) if isinstance(results, tuple) else (None, results)
     if isinstance(target, torch._ops.HigherOrderOperator):
+        known = _higher_order.get(target.name())
+        if known is not None:
+            return known(*args, **kwargs)
         raise NotImplementedError(
             f"the higher-order operator {target} is not supported by backend='openxla' yet: keep it out of the "
             "compiled function (torch.compiler.disable), or run that part on the lazy device"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import compiled
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.nn.attention.flex_attention import flex_attention
 
 library = torch.library.Library("openxla_tests", "DEF")
 library.define("nameless(Tensor x) -> Tensor")
@@ -36,10 +37,10 @@ def test_suppressed_errors_fall_back_to_eager():
 
 def test_higher_order_operator():
     def f(x):
-        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+        return flex_attention(x, x, x, score_mod=lambda score, batch, head, row, column: score + row)
 
-    with pytest.raises(BackendCompilerFailed, match=r"higher-order operator cond is not supported.*\n.*torch.cond"):
-        compiled(f)(torch.randn(3))
+    with pytest.raises(BackendCompilerFailed, match=r"higher-order operator flex_attention is not supp.*\n.*in f"):
+        compiled(f)(torch.randn(1, 2, 16, 8))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,273 @@
+"""Control flow that depends on data and stays in the program: torch's `cond`, `while_loop`, `scan` and `map` are XLA's.
+
+Each has functions of its operands, which arrive as graphs of their own. They are traced like any other and become one
+call, whose lowering is jax's operator of the same name. What a function checks (`checks.py`) is seen by nobody outside
+of it, so it gives its flag along with its results, and the call checks that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from lazy_runtime import checks, dispatch, lower
+from lazy_runtime.disk_key import UncacheableError
+from lazy_runtime.disk_key import program as digest_of
+from lazy_runtime.ir import Call
+from lazy_runtime.layout import logical
+from lazy_runtime.spec import TensorSpec
+from lazy_runtime.tensor import XLATensor
+
+from . import fx
+
+_NOTHING_FAILED = (-1, 0)
+
+
+class _Function:
+    """A graph among the arguments of such an operator, traced for what it is called with.
+
+    Attributes:
+        operands: the tensors that it is called with, its own constants after them; one list for all functions of an
+            operator.
+        checks: what the latest trace by jax checks.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule, arguments: Sequence[Any], operands: list[XLATensor], name: str):
+        trace: Any = dispatch.current_trace()
+        self.program = fx.trace(gm, arguments, trace.device)
+        if self.program.mutations or self.program.exchanges:
+            raise NotImplementedError(f"a function of {name} writes to its arguments: have it return the new values")
+        if self.program.graph.is_collective:
+            raise NotImplementedError(f"a function of {name} communicates with other ranks: do that outside of it")
+        self.checks: list[checks.Check] = []
+        # of the tensors among its arguments, where each stands
+        self._places = {n: place for place, n in enumerate(_tensors(arguments))}
+        self._constants = len(operands)
+        operands.extend(leaf for leaf in self.program.leaves if isinstance(leaf, XLATensor))
+        self._given = []
+        for output in self.program.outputs:
+            if output.spec is None:
+                raise NotImplementedError(f"a function of {name} returns {output.value!r}, where tensors are taken")
+            if output.result is None and output.argument is None:
+                operands.append(output.value)
+            self._given.append((output.result, output.argument, len(operands) - 1))
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """What it returns, as it lies: one behind the other."""
+        found: list[Any] = [output.spec for output in self.program.outputs]
+        return [TensorSpec.of(spec.device, spec.dtype, spec.shape) for spec in found]
+
+    def __call__(self, tensors: Sequence[Any], operands: Sequence[Any], ints: Sequence[Any] = ()) -> tuple[Any, Any]:
+        """Its results and its flag, within a trace of jax's.
+
+        Args:
+            tensors: those that it is called with.
+            operands: all of the operator's, for its constants.
+        """
+        constants = iter(operands[self._constants :])
+        leaves = [
+            tensors[self._places[leaf]] if isinstance(leaf, int) else next(constants) for leaf in self.program.leaves
+        ]
+        outer = checks.current_call()
+        overwriting, lower.thread.overwriting = lower.thread.overwriting, None  # of the program around it
+        try:
+            with checks.Collector() as inner:
+                found = lower.evaluate(self.program.graph, leaves, (), ints, inner, number_of=lambda _: outer)
+                results = [
+                    found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
+                    for result, n, at in self._given
+                ]
+                flag = inner.flag() if inner.checks else jnp.array(_NOTHING_FAILED, jnp.int64)
+        finally:
+            lower.thread.overwriting = overwriting
+        self.checks = inner.checks
+        return logical(results), flag
+
+    def require(self, flag: Any) -> None:
+        """Hands on, to the program around it, what it has checked."""
+        for number, check in enumerate(self.checks):
+            checks.require(flag[0] != number, check.error, flag[1])
+
+
+def _tensors(arguments: Sequence[Any]) -> list[int]:
+    return [number for number, argument in enumerate(arguments) if isinstance(argument, XLATensor)]
+
+
+def _call(
+    name: str,
+    operands: Sequence[XLATensor],
+    functions: Sequence[_Function],
+    outputs: Sequence[TensorSpec],
+    evaluate: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+) -> list[XLATensor]:
+    """Records the operator as one call.
+
+    Args:
+        evaluate: maps the operands' arrays and random seeds to its results.
+    """
+    call = Call(
+        f"higher_order::{name}",
+        outputs[0].device if outputs else operands[0].spec.device,
+        lambda arrays, floats, ints: evaluate(logical(list(arrays)), ints),
+        tuple(operand.spec for operand in operands),
+        tuple(outputs),
+        container=list,
+        ints=sum(function.program.graph.ints for function in functions),
+        fallible=any(call.fallible for function in functions for call in function.program.graph.calls),
+    )
+    call.digest = _digest(name, functions, call)
+    return dispatch.record_in_trace(call, [operand.handle.value for operand in operands])
+
+
+def _digest(name: str, functions: Sequence[_Function], call: Call) -> bytes | None:
+    """What the program is found by on disk; None if it cannot be told from others."""
+    try:
+        parts = [
+            (digest_of(each.program.graph, None), str(each.program.leaves), str(each._given)) for each in functions
+        ]
+    except UncacheableError:
+        return None
+    return repr((name, parts, call.inputs, call.outputs)).encode()
+
+
+def _deterministic(functions: Sequence[_Function], name: str) -> None:
+    if any(function.program.graph.ints for function in functions):
+        raise NotImplementedError(
+            f"a function of {name} draws random numbers, which would be the same in each turn: draw them before it"
+        )
+
+
+@fx.higher_order("cond")
+def cond(pred: Any, true_graph: Any, false_graph: Any, arguments: Sequence[Any] = ()) -> list[XLATensor]:
+    """One of two functions; the other one is not computed."""
+    tensors = [arguments[number] for number in _tensors(arguments)]
+    operands = [*tensors, *([pred] if isinstance(pred, XLATensor) else [])]
+    branches = [_Function(gm, arguments, operands, "cond") for gm in (true_graph, false_graph)]
+    ints = branches[0].program.graph.ints
+
+    def evaluate(arrays: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
+        chosen = arrays[len(tensors)].reshape(()) if isinstance(pred, XLATensor) else jnp.asarray(bool(pred))
+        chosen = chosen.astype(bool)
+        given = [seeds[:ints], seeds[ints:]]
+        run = [
+            functools.partial(_of_branch, branch, tensors, ints=s) for branch, s in zip(branches, given, strict=True)
+        ]
+        results, flag = jax.lax.cond(chosen, run[0], run[1], list(arrays))
+        for branch, is_chosen in zip(branches, (chosen, ~chosen), strict=True):
+            branch.require(jnp.where(is_chosen, flag, jnp.array(_NOTHING_FAILED, jnp.int64)))
+        return results
+
+    return _call("cond", operands, branches, branches[0].specs, evaluate)
+
+
+def _of_branch(branch: _Function, tensors: Sequence[Any], arrays: Sequence[Any], ints: Sequence[Any]) -> Any:
+    return branch(arrays[: len(tensors)], arrays, ints)
+
+
+@fx.higher_order("invoke_subgraph")
+def invoke_subgraph(graph: Any, identifier: str, *arguments: Any) -> list[XLATensor]:
+    """A function that is called (`torch.compiler.nested_compile_region`)."""
+    operands = [arguments[number] for number in _tensors(arguments)]
+    known = len(operands)
+    function = _Function(graph, arguments, operands, "nested_compile_region")
+
+    def evaluate(arrays: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
+        results, flag = function(arrays[:known], arrays, seeds)
+        function.require(flag)
+        return results
+
+    return _call("invoke_subgraph", operands, [function], function.specs, evaluate)
+
+
+@fx.higher_order("while_loop")
+def while_loop(
+    cond_graph: Any, body_graph: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
+) -> list[XLATensor]:
+    """The values that the loop carries, after its last turn."""
+    _all_tensors(carried, "while_loop carries")
+    arguments = [*carried, *additional]
+    operands = [arguments[number] for number in _tensors(arguments)]
+    known = len(operands)
+    goes_on, body = functions = [_Function(gm, arguments, operands, "while_loop") for gm in (cond_graph, body_graph)]
+    _deterministic(functions, "while_loop")
+    if any(call.fallible for call in goes_on.program.graph.calls):
+        raise NotImplementedError("an operator that may fail is in the condition of a while_loop: move it to the body")
+
+    def evaluate(arrays: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
+        rest = list(arrays[len(carried) : known])
+
+        def condition(state: Any) -> Any:
+            (is_true,), _ = goes_on([*state[0], *rest], arrays)
+            return is_true.reshape(()).astype(bool)
+
+        def turn(state: Any) -> Any:
+            values, flag = body([*state[0], *rest], arrays)
+            return values, _first(state[1], flag)
+
+        start = list(arrays[: len(carried)]), jnp.array(_NOTHING_FAILED, jnp.int64)
+        values, flag = jax.lax.while_loop(condition, turn, start)
+        body.require(flag)
+        return values
+
+    return _call("while_loop", operands, functions, body.specs, evaluate)
+
+
+@fx.higher_order("scan")
+def scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any] = ()) -> list[XLATensor]:
+    """What is carried at the end, and what each turn gives, one behind the other."""
+    _all_tensors([*init, *xs], "scan takes")
+    return _scan("scan", combine, init, xs, additional)
+
+
+@fx.higher_order("map_impl")
+def map_impl(f: Any, xs: Sequence[Any], additional: Sequence[Any] = ()) -> list[XLATensor]:
+    """What the function gives for each element of the first dimension."""
+    _all_tensors(xs, "map takes")
+    return _scan("map", f, [], xs, additional)
+
+
+def _scan(name: str, graph: Any, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]) -> list[XLATensor]:
+    arguments = [*init, *(_element(x) for x in xs), *additional]
+    given = [*init, *xs, *additional]
+    operands = [given[number] for number in _tensors(given)]
+    known, carries = len(operands), len(init)
+    function = _Function(graph, arguments, operands, name)
+    _deterministic([function], name)
+    length = xs[0].shape[0]
+    stacked = [TensorSpec.of(spec.device, spec.dtype, (length, *spec.shape)) for spec in function.specs[carries:]]
+
+    def evaluate(arrays: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
+        rest = list(arrays[carries + len(xs) : known])
+
+        def turn(state: Any, elements: Any) -> Any:
+            values, flag = function([*state[0], *elements, *rest], arrays)
+            return (values[:carries], _first(state[1], flag)), values[carries:]
+
+        start = list(arrays[:carries]), jnp.array(_NOTHING_FAILED, jnp.int64)
+        (carried, flag), made = jax.lax.scan(turn, start, list(arrays[carries : carries + len(xs)]))
+        function.require(flag)
+        return [*carried, *made]
+
+    return _call(name, operands, [function], [*function.specs[:carries], *stacked], evaluate)
+
+
+def _element(x: XLATensor) -> XLATensor:
+    """Stands for one element of the first dimension, while the function is traced."""
+    return dispatch.dispatch(XLATensor, torch.ops.aten.select_copy.int, (), (x, 0, 0))
+
+
+def _first(earlier: Any, flag: Any) -> Any:
+    """The flag of the turn in which something has failed first."""
+    return jnp.where(earlier[0] >= 0, earlier, flag)
+
+
+def _all_tensors(values: Sequence[Any], what: str) -> None:
+    for value in values:
+        if not isinstance(value, XLATensor):
+            raise NotImplementedError(f"{what} a number ({value!r}): make it a tensor")
