@@ -18,6 +18,7 @@ from . import (
     environment,
     errors,
     execute,
+    higher_order,
     lines,
     metrics,
     precision,
@@ -530,5 +531,6 @@ def install(backward_in_caller: bool) -> None:
     """
     load_all()
     decompose.register()
+    higher_order.register()
     chosen = _dispatch_after_cpu_backward if backward_in_caller else dispatch
     XLATensor.__torch_dispatch__ = classmethod(chosen)  # type: ignore[assignment, method-assign]
