@@ -15,7 +15,7 @@ from lazy_runtime.debug import compiling
 from lazy_runtime.errors import DataDependentError
 from lazy_runtime.experimental import compiling as regions
 
-from . import control_flow, fx, interpreted, origin, written  # noqa: F401  two that register higher-order operators
+from . import auto_functionalized, control_flow, fx, interpreted, origin  # noqa: F401  two register operators with fx
 from .device import DeviceRun
 from .host import HostRun
 

@@ -82,7 +82,7 @@ class SettledStep:
         targets = [number for number, _ in program.mutations]
         written = [output.result for _, output in program.mutations]
         given = [output.result for output in program.outputs]
-        if program.exchanges or None in written or not all(map(_is_simple, program.outputs)):
+        if not targets or program.exchanges or None in written or not all(map(_is_simple, program.outputs)):
             return None
         if len({*targets}) < len(targets) or len({*written}) < len(written) or not {*written}.isdisjoint(given):
             return None

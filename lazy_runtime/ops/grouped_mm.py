@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from jax.lax import RaggedDotDimensionNumbers
 
 from .. import aten_bridge, precision
 from .registry import op, overload
@@ -87,14 +86,15 @@ def _padded(x, dim: int, size: int):
 def _by_xla(x, y, offs, dtype):
     sizes = jnp.diff(offs.astype(jnp.int32), prepend=0)
     if x.ndim == 3:  # columns in groups: the transposed product has its rows in groups
-        return _ragged(y.T, x.transpose(0, 2, 1), sizes, _ROWS, dtype).T
-    return _ragged(x, y, sizes, _ROWS if y.ndim == 3 else _SUMS, dtype)
+        return _ragged(y.T, x.transpose(0, 2, 1), sizes, dtype).T
+    return _ragged(x, y, sizes, dtype)
 
 
-def _ragged(x, y, sizes, dimensions: RaggedDotDimensionNumbers, dtype):
+def _ragged(x, y, sizes, dtype):
+    """Rows in groups where `y` has three dimensions, else the terms of the sums."""
+    if y.ndim == 3:
+        dimensions = jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
+    else:
+        dimensions = jax.lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [1], [])
     level = precision.of(x.dtype)
     return jax.lax.ragged_dot_general(x, y, sizes, dimensions, precision=level, preferred_element_type=dtype)
-
-
-_ROWS = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0])
-_SUMS = RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), lhs_ragged_dimensions=[1], rhs_group_dimensions=[])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import counting
 from torch import nn
-from trained import ONE, Trained, batches, both, run, zero_grad_last
+from trained import ONE, Trained, batches, both, run, step_of, zero_grad_last
 
 import lazy_runtime
 from lazy_runtime import config, dispatch, lifetimes
@@ -83,15 +83,7 @@ def test_dropout_draws_what_it_would(recorded):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 1)).to("xla")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-
-        call = torch.compile(step, backend="openxla")
+        call = torch.compile(step_of(model, optimizer), backend="openxla")
         found = []
         for x in batches(6):
             held = model[0].weight.detach() if is_recorded else None
@@ -274,15 +266,7 @@ def embedding_step() -> tuple[nn.Embedding, Callable[[torch.Tensor], torch.Tenso
     torch.manual_seed(0)
     model = nn.Embedding(3, 2).to("xla")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    call = torch.compile(step, backend="openxla")
+    call = torch.compile(step_of(model, optimizer), backend="openxla")
     for _ in range(SETTLING):
         call(torch.tensor([1], device="xla"))
     return model, call
@@ -292,7 +276,7 @@ def test_a_failure_names_the_line(recorded):
     model, call = embedding_step()
     recorded.clear()
     before = model.weight.detach().cpu()
-    with pytest.raises(IndexError, match=r"(?s)embedding.*test_settled\.py.*in step"):
+    with pytest.raises(IndexError, match=r"(?s)embedding.*trained\.py.*in step"):
         call(torch.tensor([5], device="xla")).item()
     assert not recorded
     call(torch.tensor([1], device="xla"))

@@ -11,7 +11,7 @@ import torch
 from helpers import counting
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from trained import ONE, STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
+from trained import ONE, STEPS, Trained, batches, both, run, step_of, zero_grad_first, zero_grad_last
 
 from openxla_backend import optimizers, whole_step
 
@@ -609,15 +609,7 @@ def test_a_failure_leaves_the_parameters():
     """An index out of range: the step raises, and so does what depends on it, but nothing else is lost."""
     model = nn.Embedding(3, 2).to("xla")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    call = torch.compile(step, backend="openxla")
+    call = torch.compile(step_of(model, optimizer), backend="openxla")
     call(torch.tensor([1], device="xla"))
     with pytest.raises(IndexError, match=r"embedding"):
         call(torch.tensor([5], device="xla")).item()

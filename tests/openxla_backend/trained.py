@@ -65,6 +65,19 @@ def run(eager: Trained, compiled: Trained, is_one: bool = True, count: int = STE
         torch.testing.assert_close(compiled.state(), eager.state())
 
 
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A whole training step of any model."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
 def zero_grad_last(trained: Trained, x: torch.Tensor) -> torch.Tensor:
     loss = trained.loss(x)
     loss.backward()

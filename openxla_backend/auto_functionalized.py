@@ -22,7 +22,7 @@ from lazy_runtime.tensor import XLATensor
 
 from . import fx
 
-_NAMESPACE = "openxla_written"
+_NAMESPACE = "openxla_functional"
 _library = torch.library.Library(_NAMESPACE, "DEF")
 _lock = threading.Lock()
 
