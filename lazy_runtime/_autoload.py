@@ -40,6 +40,7 @@ def load() -> None:
             _explain_moves(_library, error)
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
+        _library.impl("_to_copy", _first_use("to_copy"), "XLA")
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
         output.register()  # torch reads TORCH_LOGS next

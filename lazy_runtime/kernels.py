@@ -75,7 +75,6 @@ def register() -> None:
     for name in FACTORIES:
         _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
     _library.impl("_copy_from", copy_from, "XLA")
-    _library.impl("_to_copy", to_copy, "XLA")
     writes = native.writes()
     storage.register(_library)
     views.register(_library)

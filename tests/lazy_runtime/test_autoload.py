@@ -76,3 +76,11 @@ def test_without_the_native_part_import_torch_works_and_xla_says_what_to_do(fres
     for line in lines:
         assert line.startswith("NativeError the C++ part of lazy_runtime was built for another version (guard-")
         assert "this is version 9.9.9: run `python -m lazy_runtime.native` (it needs a C++ compiler) and" in line
+
+
+def test_the_first_tensor_keeps_its_strides(fresh_process):
+    code = """
+        import torch
+        print(torch.zeros(3, 2).t().to("xla").stride())
+    """
+    assert fresh_process(code) == "(1, 2)\n"
