@@ -7,7 +7,6 @@ of it, so it gives its flag along with its results, and the call checks that.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from lazy_runtime.spec import TensorSpec
 from lazy_runtime.tensor import XLATensor
 
 from . import fx
-
-_NOTHING_FAILED = (-1, 0)
 
 
 class _Function:
@@ -46,7 +43,8 @@ class _Function:
             raise NotImplementedError(f"a function of {name} communicates with other ranks: do that outside of it")
         self.checks: list[checks.Check] = []
         # of the tensors among its arguments, where each stands
-        self._places = {n: place for place, n in enumerate(_tensors(arguments))}
+        tensors = [number for number, argument in enumerate(arguments) if isinstance(argument, XLATensor)]
+        self._places = {number: place for place, number in enumerate(tensors)}
         self._constants = len(operands)
         operands.extend(leaf for leaf in self.program.leaves if isinstance(leaf, XLATensor))
         self._given = []
@@ -83,7 +81,7 @@ class _Function:
                     found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
                     for result, n, at in self._given
                 ]
-                flag = inner.flag() if inner.checks else jnp.array(_NOTHING_FAILED, jnp.int64)
+                flag = inner.flag() if inner.checks else _nothing_failed()
         finally:
             lower.thread.overwriting = overwriting
         self.checks = inner.checks
@@ -95,8 +93,13 @@ class _Function:
             checks.require(flag[0] != number, check.error, flag[1])
 
 
-def _tensors(arguments: Sequence[Any]) -> list[int]:
-    return [number for number, argument in enumerate(arguments) if isinstance(argument, XLATensor)]
+def _tensors(arguments: Sequence[Any]) -> list[XLATensor]:
+    return [argument for argument in arguments if isinstance(argument, XLATensor)]
+
+
+def _nothing_failed() -> Any:
+    """The flag of a function that checks nothing (`checks.Collector.flag`)."""
+    return jnp.array((-1, 0), jnp.int64)
 
 
 def _call(
@@ -146,34 +149,30 @@ def _deterministic(functions: Sequence[_Function], name: str) -> None:
 @fx.higher_order("cond")
 def cond(pred: Any, true_graph: Any, false_graph: Any, arguments: Sequence[Any] = ()) -> list[XLATensor]:
     """One of two functions; the other one is not computed."""
-    tensors = [arguments[number] for number in _tensors(arguments)]
-    operands = [*tensors, *([pred] if isinstance(pred, XLATensor) else [])]
+    if not isinstance(pred, XLATensor):  # it depends on sizes
+        return invoke_subgraph(true_graph if pred else false_graph, "cond", *arguments)
+    operands = [*_tensors(arguments), pred]
+    known = len(operands) - 1
     branches = [_Function(gm, arguments, operands, "cond") for gm in (true_graph, false_graph)]
     ints = branches[0].program.graph.ints
 
     def evaluate(arrays: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
-        chosen = arrays[len(tensors)].reshape(()) if isinstance(pred, XLATensor) else jnp.asarray(bool(pred))
-        chosen = chosen.astype(bool)
-        given = [seeds[:ints], seeds[ints:]]
-        run = [
-            functools.partial(_of_branch, branch, tensors, ints=s) for branch, s in zip(branches, given, strict=True)
-        ]
-        results, flag = jax.lax.cond(chosen, run[0], run[1], list(arrays))
-        for branch, is_chosen in zip(branches, (chosen, ~chosen), strict=True):
-            branch.require(jnp.where(is_chosen, flag, jnp.array(_NOTHING_FAILED, jnp.int64)))
+        given, chosen = arrays[:known], arrays[known].reshape(()).astype(bool)
+        one, other = branches
+        results, flag = jax.lax.cond(
+            chosen, lambda: one(given, arrays, seeds[:ints]), lambda: other(given, arrays, seeds[ints:])
+        )
+        one.require(jnp.where(chosen, flag, _nothing_failed()))
+        other.require(jnp.where(chosen, _nothing_failed(), flag))
         return results
 
     return _call("cond", operands, branches, branches[0].specs, evaluate)
 
 
-def _of_branch(branch: _Function, tensors: Sequence[Any], arrays: Sequence[Any], ints: Sequence[Any]) -> Any:
-    return branch(arrays[: len(tensors)], arrays, ints)
-
-
 @fx.higher_order("invoke_subgraph")
 def invoke_subgraph(graph: Any, identifier: str, *arguments: Any) -> list[XLATensor]:
     """A function that is called (`torch.compiler.nested_compile_region`)."""
-    operands = [arguments[number] for number in _tensors(arguments)]
+    operands = _tensors(arguments)
     known = len(operands)
     function = _Function(graph, arguments, operands, "nested_compile_region")
 
@@ -192,7 +191,7 @@ def while_loop(
     """The values that the loop carries, after its last turn."""
     _all_tensors(carried, "while_loop carries")
     arguments = [*carried, *additional]
-    operands = [arguments[number] for number in _tensors(arguments)]
+    operands = _tensors(arguments)
     known = len(operands)
     goes_on, body = functions = [_Function(gm, arguments, operands, "while_loop") for gm in (cond_graph, body_graph)]
     _deterministic(functions, "while_loop")
@@ -210,7 +209,7 @@ def while_loop(
             values, flag = body([*state[0], *rest], arrays)
             return values, _first(state[1], flag)
 
-        start = list(arrays[: len(carried)]), jnp.array(_NOTHING_FAILED, jnp.int64)
+        start = list(arrays[: len(carried)]), _nothing_failed()
         values, flag = jax.lax.while_loop(condition, turn, start)
         body.require(flag)
         return values
@@ -235,7 +234,7 @@ def map_impl(f: Any, xs: Sequence[Any], additional: Sequence[Any] = ()) -> list[
 def _scan(name: str, graph: Any, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any]) -> list[XLATensor]:
     arguments = [*init, *(_element(x) for x in xs), *additional]
     given = [*init, *xs, *additional]
-    operands = [given[number] for number in _tensors(given)]
+    operands = _tensors(given)
     known, carries = len(operands), len(init)
     function = _Function(graph, arguments, operands, name)
     _deterministic([function], name)
@@ -249,7 +248,7 @@ def _scan(name: str, graph: Any, init: Sequence[Any], xs: Sequence[Any], additio
             values, flag = function([*state[0], *elements, *rest], arrays)
             return (values[:carries], _first(state[1], flag)), values[carries:]
 
-        start = list(arrays[:carries]), jnp.array(_NOTHING_FAILED, jnp.int64)
+        start = list(arrays[:carries]), _nothing_failed()
         (carried, flag), made = jax.lax.scan(turn, start, list(arrays[carries : carries + len(xs)]))
         function.require(flag)
         return [*carried, *made]

@@ -206,3 +206,16 @@ def test_a_later_process_finds_it(store):
     compiler.clear()
     fast = compiled(lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.exp(), (x,)))
     torch.testing.assert_close(fast(-X.to("xla")).cpu(), (-X).exp())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_condition_on_sizes(device, store):
+    """Of sizes that come with the calls; a program on disk is not the other branch's."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.shape[0] > 4, lambda y: y.sin(), lambda y: y.cos(), (y,))
+
+    fast = compiled(f, dynamic=True)
+    for size in (3, 7, 2):
+        x = torch.ones(size, 2)
+        torch.testing.assert_close(fast(x.to(device), X.to(device)).cpu(), f(x, X))
