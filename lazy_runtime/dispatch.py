@@ -246,11 +246,17 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     node = Node(call, inputs, (), ints)
     if call.located or lines.keep:
         _keep_line(node)
-    handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
-    node.outputs = [handle.value.owner for handle in handles]
+    handles = _handles_of(node)
     if not device.pending:
         _begin(device)
     device.pending.append(node)
+    return handles
+
+
+def _handles_of(node: Node) -> list[Handle]:
+    """Handles of all results of a new node, which knows them from now on."""
+    handles = [Handle(Value(node, index)) for index in range(len(node.call.outputs))]
+    node.outputs = [handle.value.owner for handle in handles]
     return handles
 
 
@@ -259,8 +265,7 @@ def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
     trace: Any = _thread.trace
     node = Node(call, inputs, (), [0] * call.ints)
     node.line = trace.line
-    handles = [Handle(Value(node, index)) for index in range(len(call.outputs))]
-    node.outputs = [handle.value.owner for handle in handles]
+    handles = _handles_of(node)
     trace.nodes.append(node)
     return [make(handle, spec) for handle, spec in zip(handles, call.outputs, strict=True)]  # type: ignore[arg-type]
 

@@ -54,7 +54,8 @@ class SettledStep:
         self._call = call
         self._seeds = program.seeds
         self._targets = [number for number, _ in program.mutations]
-        read = [leaf for leaf in program.leaves if isinstance(leaf, int) and leaf not in set(self._targets)]
+        targets = {*self._targets}
+        read = [leaf for leaf in program.leaves if isinstance(leaf, int) and leaf not in targets]
         self._elsewhere = [number for number in read if number in elsewhere]
         self._read = [number for number in read if number not in elsewhere]
         self._constants = [leaf.handle.value for leaf in program.leaves if isinstance(leaf, XLATensor)]
@@ -68,7 +69,7 @@ class SettledStep:
         self._given = [(result, places[result]) for result in sorted(given)]
         self._is_live = tuple([result in places for result in range(len(call.outputs))])
         # nobody else has what is copied to the device for one call
-        dead = {*self._targets, *elsewhere}
+        dead = targets | elsewhere
         self._is_dead = tuple([isinstance(leaf, int) and leaf in dead for leaf in program.leaves])
         self._known: dict[tuple[Any, ...], weakref.ref[compiler.Executable]] = {}
 
@@ -227,7 +228,7 @@ def _references_of_lone() -> int:
     """What `_find_written` counts for a handle that one tensor holds."""
     holders = [_Holder()]
     handles = [holder.handle for holder in holders]
-    return next(iter(list(map(sys.getrefcount, handles))))
+    return list(map(sys.getrefcount, handles))[0]  # noqa: RUF015  counted as there
 
 
 _LONE = _references_of_lone()

@@ -7,7 +7,6 @@ kernel is called, which takes the groups in turn.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -25,12 +24,17 @@ def _infer(x: torch.Tensor, y: torch.Tensor, offs: Any = None, bias: Any = None,
     """Torch's meta kernel knows bfloat16 alone. The CPU's, of groups that are empty, computes nothing."""
     if offs is None and (x.ndim, y.ndim) == (3, 3) and bias is None:
         made = torch.bmm(x, y)
-        unit = _ALIGNMENT // made.itemsize
-        padded = -(-made.shape[2] // unit) * unit
+        padded = _aligned(made.shape[2], made.itemsize)
         return made.new_empty_strided(made.shape, (made.shape[1] * padded, padded, 1), dtype=out_dtype or made.dtype)
     kernel: Any = overload("aten::_grouped_mm")
     like = [None if each is None else _on_cpu(each) for each in (x, y, offs, bias)]
     return kernel(*like, out_dtype)
+
+
+def _aligned(size: int, itemsize: int) -> int:
+    """How many elements a row of `size` takes."""
+    unit = _ALIGNMENT // itemsize
+    return -(-size // unit) * unit
 
 
 def _on_cpu(x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +60,7 @@ def grouped_mm(x, y, offs=None, bias=None, out_dtype=None, *, input_spec, out):
 def _by_aten(x, y, offs, dtype):
     rows, columns = x.shape[-2], y.shape[-1]
     groups = (offs.shape[0],) if x.ndim == y.ndim else ()
-    x, y = _aligned(x, last=x.ndim - 1), _aligned(y, last=y.ndim - 1)
+    x, y = (_padded(each, each.ndim - 1, _aligned(each.shape[-1], each.dtype.itemsize)) for each in (x, y))
     if x.ndim + y.ndim > 4 and x.shape[-1] != y.shape[-2]:
         y = _padded(y, y.ndim - 2, x.shape[-1])
     like = jax.ShapeDtypeStruct((*groups, rows, y.shape[-1]), dtype)
@@ -66,11 +70,6 @@ def _by_aten(x, y, offs, dtype):
         return made
     position = jnp.arange(rows)[:, None] if x.ndim == 2 else jnp.arange(columns)
     return jnp.where(position < offs[-1], made, 0)
-
-
-def _aligned(x, last: int):
-    unit = _ALIGNMENT // math.gcd(_ALIGNMENT, x.dtype.itemsize)
-    return _padded(x, last, -(-x.shape[last] // unit) * unit)
 
 
 def _padded(x, dim: int, size: int):
