@@ -1,4 +1,4 @@
-"""Interleaved timing: every call once per round, so that noise falls on all alike."""
+"""Interleaved timing: every call has its turn in each round, so that noise falls on all alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ MIN_ROUNDS = 3
 #: Shorter runs are preceded by one that is not timed. A thread of OpenMP's that has slept through the others' turns may
 #: be woken on the processor of the thread that waits for it (`lazy_runtime/native/move_apart.h`): a call of a small
 #: model took two to four times as long, eager's too. That is a loss of up to 15 ms, which long runs do not notice.
+#: And a turn of theirs is as many runs as take so long together: users call such a model again and again, and the first
+#: calls after a rest are slower than those that follow, most of all where a thread hands over to others.
 BRIEF_S = 0.25
+
+#: Runs in one turn.
+MOST_RUNS = 30
 
 
 class Timed(Protocol):
@@ -55,13 +60,13 @@ def interleave(
     unkept: int = 1,
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each run: A B C, A B C, ...
+    """Seconds of a run in each round, of brief ones the mean over a turn: A B C, A B C, ...
 
     Args:
         rounds: the most that are made.
         deadline: no round is started after it (by `clock`), but at least `MIN_ROUNDS` are made.
         unkept: rounds that come first and are not kept.
-        before: told the name ahead of each run.
+        before: told the name ahead of each turn.
     """
     kept: dict[str, list[float]] = {name: [] for name in timed}
     brief: set[str] = set()
@@ -76,15 +81,28 @@ def interleave(
             if name in brief:
                 each.rehearse()
                 each.clear()
-            start = time.perf_counter()
-            own = each.run()
-            taken = time.perf_counter() - start if own is None else own
-            rest_s = each.rest_s
-            if taken < BRIEF_S:
+            taken = _turn(each, 1 if number < 0 else MOST_RUNS)
+            if taken[0] < BRIEF_S:
                 brief.add(name)
+            rest_s = each.rest_s
             if number >= 0:
-                kept[name].append(taken)
+                kept[name].append(statistics.fmean(taken))
     return kept
+
+
+def _turn(each: Timed, most: int) -> list[float]:
+    """Seconds of its runs until these have taken `BRIEF_S` together, or there have been so many."""
+    taken: list[float] = []
+    passed = 0.0
+    while not taken or (passed < BRIEF_S and len(taken) < most):
+        if taken:
+            each.clear()
+        start = time.perf_counter()
+        own = each.run()
+        here = time.perf_counter() - start
+        taken.append(here if own is None else own)
+        passed += here
+    return taken
 
 
 def summarize(series: Sequence[float]) -> Summary:

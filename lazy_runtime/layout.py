@@ -9,12 +9,16 @@ A transposed matrix (`Transposed`) is for kernels of torch's, which take it as i
 the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
 to oneDNN's kernels only.
 
+Small weights share a buffer, and each is a `Part` of it: a kernel of torch's begins to read there. For all else XLA
+cuts it out, which is a copy.
+
 A permutation is not carried out (`Permuted`) until somebody needs torch's order: what a vision transformer permutes and
 takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -123,6 +127,44 @@ def permute(x: Any, dims: Sequence[int]) -> Any:
     return array if order == tuple(range(x.ndim)) else Permuted(array, order)
 
 
+class Part:
+    """An array that lies somewhere in a flat one.
+
+    Attributes:
+        physical: the flat array.
+        start: the number of the first of its elements.
+        shape: of the part, in torch's order.
+    """
+
+    __slots__ = ("physical", "shape", "start")
+
+    def __init__(self, physical: Any, start: int, shape: Sequence[int]):
+        self.physical = physical
+        self.start = start
+        self.shape = tuple(shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.physical.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def text(self) -> str:
+        """As native/bridge.cpp reads it."""
+        return _memory_text(str(self.dtype), self.shape, self.start * self.dtype.itemsize)
+
+
+def _memory_text(dtype: str, shape: Sequence[int], offset: int) -> str:
+    return f"{dtype};{','.join(map(str, shape))};{offset}"
+
+
 class Opaque(NamedTuple):
     """A weight in torch's order, for oneDNN's kernels alone: torch's own operators, given images with their channels
     last, copy it into that order for no use, since oneDNN brings it into another.
@@ -140,23 +182,32 @@ class Packed(NamedTuple):
     Attributes:
         physical: the bytes, which say themselves how they lie.
         dtype, shape: of the weight.
+        offset: where it begins, in bytes.
     """
 
     physical: Any
     dtype: torch.dtype
     shape: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def of(cls, packed: Any, dtype: torch.dtype, shape: Sequence[int]) -> Packed:
+        """A weight from its bytes, an array or a `Part`."""
+        if isinstance(packed, Part):
+            return cls(packed.physical, dtype, tuple(shape), packed.start)
+        return cls(packed, dtype, tuple(shape))
 
     @property
     def text(self) -> str:
         """As native/bridge.cpp reads it."""
-        return f"{str(self.dtype).removeprefix('torch.')};{','.join(map(str, self.shape))}"
+        return _memory_text(str(self.dtype).removeprefix("torch."), self.shape, self.offset)
 
 
 def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
     """`x` in torch's order; lists are converted item by item, and what is no array is left alone.
 
     Args:
-        keep: what is left as it is too: `ChannelsLast`, `Transposed` or `Permuted`.
+        keep: what is left as it is too: `ChannelsLast`, `Transposed`, `Permuted` or `Part`.
     """
     if isinstance(x, keep):
         return x
@@ -166,6 +217,8 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
         return x.physical.mT
     if isinstance(x, Permuted):
         return jnp.transpose(x.physical, x.dims)
+    if isinstance(x, Part):
+        return jax.lax.slice(x.physical, (x.start,), (x.start + x.size,)).reshape(x.shape)
     if isinstance(x, list):
         return [logical(item, keep) for item in x]
     return x

@@ -30,9 +30,14 @@ from .finishing import finish
 from .folding import fold_batch_norms
 
 aten = torch.ops.aten
+_part = torch.ops.lazy_runtime.part.default
+_PACKS = (torch.ops.lazy_runtime.pack_filters.default, torch.ops.lazy_runtime.pack_matrix.default)
 
-#: Parameters of up to so many bytes are packed with their like: to slice one off must cost nothing beside its use.
+#: Parameters of up to so many bytes share a buffer with their like: to slice one off must cost nothing beside its use.
 SMALL = 64 << 10
+
+#: As many bytes of a weight in oneDNN's order: nobody slices that, its kernels begin to read where it lies.
+SMALL_PACKED = 1 << 20
 
 
 class Split(NamedTuple):
@@ -240,7 +245,8 @@ class _Splitter:
         packs: dict[torch.dtype, list[torch.fx.Node]] = {}
         for node in self.crossing:
             value = node.meta["val"]
-            if _bytes(value) <= SMALL and value.is_contiguous():
+            small = SMALL_PACKED if node.target in _PACKS else SMALL
+            if _bytes(value) <= small and value.is_contiguous():
                 packs.setdefault(value.dtype, []).append(node)
         return [pack for pack in packs.values() if len(pack) > 1]
 
@@ -285,11 +291,11 @@ class _Splitter:
             copies[node] = graph.placeholder(f"computed_{number}")
             copies[node].meta = dict(node.meta)
         for buffer, pack in zip(packs, self.packs, strict=True):
-            sizes = [node.meta["val"].numel() for node in pack]
-            parts = graph.call_function(aten.split_with_sizes.default, (buffer, sizes))
-            for number, node in enumerate(pack):
-                part = graph.call_function(operator.getitem, (parts, number))
-                copies[node] = graph.call_function(aten.view.default, (part, list(node.meta["val"].shape)))
+            start = 0
+            for node in pack:
+                value = node.meta["val"]
+                copies[node] = graph.call_function(_part, (buffer, start, list(value.shape)))
+                start += value.numel()
 
         def copy_of(node: torch.fx.Node) -> torch.fx.Node:
             if node not in copies:  # a view of what has crossed

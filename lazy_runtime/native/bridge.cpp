@@ -13,7 +13,8 @@
 //   sTEXT       str                            F0.5,1     list of double
 //   c0.5,1      complex                        Dfloat32   dtype
 //   V           the CPU as device              Lttn       list of tensors, some of them None
-//   pfloat32;64,64,3,3         a weight in an order of oneDNN's own (`Packed`): dtype, sizes
+//   mfloat32;64;1024           a part of the next buffer: dtype, sizes, where it begins (bytes)
+//   pfloat32;64,64,3,3;0       a weight in an order of oneDNN's own (`Packed`): the same
 //   w           the next buffer, as a weight that oneDNN's kernels read in the order in which it lies
 // and the result views one letter per result, lists of them flattened: t, a, x, h, n for an undefined one, o for one that
 // the kernel has written to, or p for a weight in oneDNN's order.
@@ -282,30 +283,40 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// Where in a buffer something lies, and as what.
+struct Part {
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes;
+  size_t offset;  // bytes
+
+  static Part parse(std::string_view text) {
+    auto parts = split(text, ';');
+    Part part{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}, std::stoull(std::string(parts.at(2)))};
+    for (auto size : split(parts.at(1), ',')) part.sizes.push_back(std::stoll(std::string(size)));
+    return part;
+  }
+
+  uint8_t* memory(ffi::AnyBuffer buffer) const { return static_cast<uint8_t*>(buffer.untyped_data()) + offset; }
+
+  at::Tensor view(ffi::AnyBuffer buffer) const {
+    return at::from_blob(memory(buffer), sizes, at::TensorOptions().dtype(dtype));
+  }
+};
+
 // A weight as oneDNN's kernels read it, which says itself how it lies: oneDNN's choice depends on the number of threads
 // too, and the thread that packs may have another number than the one that compiled. In front is the size of oneDNN's
 // description, 0 for a weight in torch's order, then that; the weight follows, aligned as XLA's buffers are.
 struct Packed {
-  at::ScalarType dtype;
-  std::vector<int64_t> sizes;
-
-  static Packed parse(std::string_view text) {
-    auto parts = split(text, ';');
-    Packed packed{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}};
-    for (auto size : split(parts.at(1), ',')) packed.sizes.push_back(std::stoll(std::string(size)));
-    return packed;
-  }
-
   static size_t data_offset(size_t order_bytes) { return (sizeof(uint64_t) + order_bytes + 63) / 64 * 64; }
 
-  at::Tensor view(ffi::AnyBuffer buffer) const {
-    auto* memory = static_cast<uint8_t*>(buffer.untyped_data());
+  static at::Tensor view(const Part& part, ffi::AnyBuffer buffer) {
+    uint8_t* memory = part.memory(buffer);
     uint64_t order_bytes;
     std::memcpy(&order_bytes, memory, sizeof(order_bytes));
     uint8_t* data = memory + data_offset(order_bytes);
-    if (order_bytes == 0) return at::from_blob(data, sizes, at::TensorOptions().dtype(dtype));
+    if (order_bytes == 0) return at::from_blob(data, part.sizes, at::TensorOptions().dtype(part.dtype));
     return at::native::mkldnn_tensor_from_data_ptr(
-        data, sizes, dtype, c10::Device(c10::kCPU), memory + sizeof(order_bytes), order_bytes);
+        data, part.sizes, part.dtype, c10::Device(c10::kCPU), memory + sizeof(order_bytes), order_bytes);
   }
 
   static at::Tensor describe(const at::Tensor& packed) {
@@ -362,7 +373,7 @@ struct Place {
   std::string kinds;
   bool list;
   bool optional;  // a list whose items may be None
-  std::optional<Packed> packed{};
+  std::optional<Part> part{};
 };
 
 // A parsed call: the arguments, with placeholders where buffers go, and what is done in place to its result.
@@ -424,8 +435,9 @@ Call parse(std::string_view text) {
       case 'n':
         call.arguments.emplace_back();
         break;
+      case 'm':
       case 'p':
-        call.places.push_back({argument, "p", false, false, Packed::parse(body)});
+        call.places.push_back({argument, std::string(1, parts[i][0]), false, false, Part::parse(body)});
         call.arguments.emplace_back();
         break;
       case 'L':
@@ -502,7 +514,10 @@ const Call& parsed(std::string_view text) {
 c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next,
                    size_t& next_result, Lent& lent) {
   std::vector<std::optional<at::Tensor>> tensors;
-  if (place.packed) return place.packed->view(*buffers.get<ffi::AnyBuffer>(next++));
+  if (place.part) {
+    ffi::AnyBuffer buffer = *buffers.get<ffi::AnyBuffer>(next++);
+    return place.kinds == "p" ? Packed::view(*place.part, buffer) : lent(place.part->view(buffer));
+  }
   for (char kind : place.kinds) {
     if (kind == 'n') {
       tensors.emplace_back();

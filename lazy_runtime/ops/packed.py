@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import aten_bridge, disk_key
 from ..disk_notes import Notes
-from ..layout import ChannelsLast, Packed, physical
+from ..layout import ChannelsLast, Packed, Part, physical
 from ..spec import TensorSpec
 from .registry import op
 
@@ -36,6 +36,7 @@ _library.define(
     "packed_convolution(Tensor image, Tensor packed, Tensor? bias, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[]) -> Tensor"
 )
+_library.define("part(Tensor buffer, int start, int[] size) -> Tensor")
 _library.define("pack_matrix(Tensor matrix, int room, int rows) -> Tensor")
 _library.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int[] size) -> Tensor")
 
@@ -85,9 +86,14 @@ def _plain() -> Iterator[None]:
 
 
 def _bytes(packed: torch.Tensor) -> int:
-    """With oneDNN's description of the order in front (`Packed` in native/bridge.cpp)."""
+    """With oneDNN's description of the order in front (`Packed` in native/bridge.cpp). A multiple of 64, so that what
+    comes behind it in a shared buffer is aligned too."""
     order = _mkldnn._get_mkldnn_serialized_md(packed).numel()
-    return -(-(8 + order) // 64) * 64 + _mkldnn._nbytes(packed)
+    return _rounded(8 + order) + _rounded(_mkldnn._nbytes(packed))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 def _key(*arguments: Any) -> tuple[Any, ...]:
@@ -132,6 +138,7 @@ def _infer_convolution(image, packed, bias, size, stride, padding, dilation, gro
     return torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=order)
 
 
+_library.impl("part", lambda buffer, start, size: buffer.new_empty(size), "Meta")
 _library.impl("pack_filters", _infer_packed, "Meta")
 _library.impl("pack_matrix", _infer_packed, "Meta")
 _library.impl("packed_convolution", _infer_convolution, "Meta")
@@ -155,7 +162,12 @@ def _pack(name: str, arguments: list[Any], weight: TensorSpec, room: int) -> Any
     return packed
 
 
-@op("lazy_runtime::packed_convolution", channels_last=True, products=True)
+@op("lazy_runtime::part")
+def part(buffer, start, size):
+    return Part(buffer, start, size)
+
+
+@op("lazy_runtime::packed_convolution", channels_last=True, parts=True, products=True)
 def packed_convolution(
     image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, input_spec, out
 ):
@@ -163,9 +175,9 @@ def packed_convolution(
     batch, channels, *space = out.shape
     like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), image.dtype))
     arguments = [
-        ChannelsLast(physical(image)),
+        _in_order(image),
         *([] if other is None else [ChannelsLast(physical(other))]),
-        Packed(packed, input_spec.dtype, tuple(size)),
+        Packed.of(packed, input_spec.dtype, size),
         bias,
         padding,
         stride,
@@ -181,9 +193,19 @@ def packed_convolution(
     return made
 
 
-@op("lazy_runtime::packed_linear", products=True)
+def _in_order(image: Any) -> ChannelsLast:
+    """The image with its channels last; where they are not, that takes XLA longer than torch's kernel, most of all
+    while the workers of torch's last one are still about."""
+    if isinstance(image, ChannelsLast) or not aten_bridge.is_of_kernels() or image.ndim != 4:
+        return ChannelsLast(physical(image))
+    like = ChannelsLast(jax.eval_shape(physical, image))
+    (ordered,) = aten_bridge.call("aten::clone", [image, torch.channels_last], [like])
+    return ordered
+
+
+@op("lazy_runtime::packed_linear", parts=True, products=True)
 def packed_linear(x, packed, bias, size, *, input_spec):
     like = jax.ShapeDtypeStruct((x.shape[0], size[0]), x.dtype)
-    arguments = [x, Packed(packed, input_spec.dtype, tuple(size)), bias, "none", [], None]
+    arguments = [x, Packed.of(packed, input_spec.dtype, size), bias, "none", [], None]
     (made,) = aten_bridge.call("mkldnn::_linear_pointwise", arguments, [like])
     return made

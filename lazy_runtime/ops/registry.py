@@ -144,6 +144,7 @@ def op(
     channels_last: bool = False,
     transposed: bool = False,
     permuted: bool = False,
+    parts: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Registers a lowering under one or more names (`aten::sum.dim_IntList`).
@@ -155,15 +156,20 @@ def op(
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs, fallible, products, collective: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
-        channels_last, transposed, permuted: the function takes `layout.ChannelsLast`, `layout.Transposed` and
-            `layout.Permuted` values as they are; others get arrays in torch's order.
+        channels_last, transposed, permuted, parts: the function takes `layout.ChannelsLast`, `layout.Transposed`,
+            `layout.Permuted` and `layout.Part` values as they are; others get arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
         parameters = inspect.signature(function).parameters
         wants_out = "out" in parameters
         wants_input = "input_spec" in parameters
-        orders = {layout.ChannelsLast: channels_last, layout.Transposed: transposed, layout.Permuted: permuted}
+        orders = {
+            layout.ChannelsLast: channels_last,
+            layout.Transposed: transposed,
+            layout.Permuted: permuted,
+            layout.Part: parts,
+        }
         kept = tuple(order for order, is_kept in orders.items() if is_kept)
 
         def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

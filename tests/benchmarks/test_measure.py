@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from benchmarks import measure
@@ -20,6 +22,11 @@ class Recorder:
 
     def rehearse(self):
         self.log.append(f"rehearse {self.name}")
+
+
+@pytest.fixture(autouse=True)
+def _one_run_in_a_turn(monkeypatch):
+    monkeypatch.setattr(measure, "MOST_RUNS", 1)
 
 
 def _interleave(rounds, deadline, clock=lambda: 0.0, **options):
@@ -45,6 +52,25 @@ def test_long_runs_are_not_rehearsed(monkeypatch):
     monkeypatch.setattr(measure, "BRIEF_S", 0.0)
     log, _ = _interleave(rounds=3, deadline=1.0)
     assert log == ["clear a", "a", "clear b", "b"] * 4
+
+
+def test_a_turn_of_brief_runs_is_their_mean(monkeypatch):
+    monkeypatch.setattr(measure, "MOST_RUNS", 3)
+    seconds = iter(range(100))
+    monkeypatch.setattr(Recorder, "run", lambda self: self.log.append(self.name) or float(next(seconds)))
+    log = []
+    times = measure.interleave({"a": Recorder("a", log)}, 3, -1.0, unkept=0)
+    assert log[:6] == ["clear a", "a"] * 3
+    assert times == {"a": [1.0, 4.0, 7.0]}
+
+
+def test_a_turn_ends_when_it_has_taken_long_enough(monkeypatch):
+    monkeypatch.setattr(measure, "MOST_RUNS", 1000)
+    monkeypatch.setattr(measure, "BRIEF_S", 0.05)
+    log = []
+    monkeypatch.setattr(Recorder, "run", lambda self: self.log.append(time.sleep(0.02)))
+    measure.interleave({"a": Recorder("a", log)}, 3, -1.0, unkept=0)
+    assert 3 <= log.count(None) <= 9
 
 
 def test_somebody_is_told_ahead_of_each_run():

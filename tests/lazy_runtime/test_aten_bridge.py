@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lazy_runtime import aten_bridge, dtypes
-from lazy_runtime.layout import ChannelsLast, HeadsLast
+from lazy_runtime.layout import ChannelsLast, HeadsLast, Part
 
 CPU = jax.devices("cpu")[0]
 X = torch.linspace(-2, 3, 2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
@@ -73,6 +73,18 @@ def test_arguments(name, arguments, expected):
     wanted = expected(X)
     (result,) = call(name, arguments, lambda x: [like(*wanted.shape)], X)
     torch.testing.assert_close(result, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_parts_of_a_buffer(dtype):
+    x, buffer = torch.randn(3, 4).to(dtype), torch.randn(40).to(dtype)
+    wanted = torch.nn.functional.linear(x, buffer[7:27].view(5, 4), buffer[31:36])
+
+    def arguments(x, buffer):
+        return [x, Part(buffer, 7, (5, 4)), Part(buffer, 31, (5,))]
+
+    (result,) = call("aten::linear", arguments, lambda x, _: [like(3, 5, dtype=x.dtype)], x, buffer)
+    torch.testing.assert_close(result, wanted.float() if dtype == torch.bfloat16 else wanted)
 
 
 def test_lists_of_bools_images_and_undefined_results():

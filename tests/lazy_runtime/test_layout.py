@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +52,16 @@ def test_logical_of_lists_and_of_what_is_no_array():
     same(converted[0], x)
     assert converted[1] is x
     assert converted[2:] == [None, 3]
+
+
+@pytest.mark.parametrize("sizes", [(), (4,), (2, 3)], ids=str)
+def test_a_part_of_a_flat_array(sizes):
+    flat = array(20)
+    part = layout.Part(flat, 5, sizes)
+    count = math.prod(sizes)
+    assert (part.shape, part.dtype, part.ndim, part.size) == (sizes, flat.dtype, len(sizes), count)
+    same(part, flat[5 : 5 + count].reshape(sizes))
+    assert layout.logical(part, layout.Part) is part
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

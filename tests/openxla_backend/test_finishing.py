@@ -181,6 +181,51 @@ def test_what_the_program_computes_between_kernels(between):
             torch.testing.assert_close(compiled(x.to("xla")).cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
+class Joined(nn.Module):
+    """Images side by side: results of kernels, or one in torch's order, as the model was given it."""
+
+    def __init__(self, dim: int, with_input: bool, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.left, self.right, self.last = _convolution(), _convolution(), nn.Conv2d(64 * (1 + (dim == 1)), 8, 3)
+        self.dim, self.with_input, self.dtype = dim, with_input, dtype
+
+    def forward(self, x):
+        right = x.to(self.dtype) if self.with_input else self.right(x)
+        return self.last(torch.cat([torch.relu(self.left(x)), right], self.dim).float())
+
+
+@pytest.mark.parametrize("with_input", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, 3, -2])
+def test_images_side_by_side(operators, dim, with_input):
+    _check(Joined(dim, with_input), _image())
+    assert operators.count("cat") == 1
+
+
+def test_images_of_several_dtypes_side_by_side():
+    _check(Joined(1, with_input=True, dtype=torch.float64), _image())
+
+
+def test_weights_that_share_a_buffer_are_read_where_they_lie(monkeypatch):
+    parts = []
+    call = aten_bridge.call
+
+    def spy(name, arguments, *rest):
+        if "convolution_pointwise" in name:
+            weight, bias = arguments[1:3]
+            parts.append((weight.physical, weight.offset, bias.physical, bias.start))
+        return call(name, arguments, *rest)
+
+    monkeypatch.setattr(aten_bridge, "call", spy)
+    _check(nn.Sequential(_convolution(), nn.ReLU(), _convolution(32)), _image())
+    (weights, at, biases, start), (more_weights, beyond, more_biases, end) = parts
+    assert weights is more_weights
+    assert biases is more_biases
+    assert at == 0
+    assert beyond > 0
+    assert beyond % 64 == 0
+    assert sorted([start, end]) in ([0, 32], [0, 64])
+
+
 @pytest.mark.parametrize("value", [1.0, float("nan"), float("-inf")])
 @pytest.mark.parametrize(
     "pool",
