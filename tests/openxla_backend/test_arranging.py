@@ -21,20 +21,25 @@ pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ comp
 def kept(monkeypatch):
     """What a compiled model keeps beside its parameters: "packed", "channels last" or a dtype."""
     orders: list[str] = []
-    call = parameters.KeptParameters.__call__
+    packs: list[str] = []
+    call, finish = parameters.KeptParameters.__call__, parameters.finish
+
+    def count(graph):
+        names = [node.target.__name__ for node in graph.nodes if node.op == "call_function"]
+        packs[:] = ["packed" for name in names if name.startswith("pack_")]
+        finish(graph)
 
     def spy(self, arguments):
         results = call(self, arguments)
-        orders[:] = [_order(tensor) for tensor in self._kept[1]]
+        orders[:] = packs + [_order(tensor) for tensor in self._kept[1] if tensor.dtype != torch.uint8]
         return results
 
+    monkeypatch.setattr(parameters, "finish", count)  # small ones share a buffer
     monkeypatch.setattr(parameters.KeptParameters, "__call__", spy)
     return orders
 
 
 def _order(tensor: torch.Tensor) -> str:
-    if tensor.dtype == torch.uint8:
-        return "packed"
     return "channels last" if unwrap(tensor).handle.value.channels_last else str(tensor.dtype)
 
 
