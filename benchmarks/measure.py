@@ -59,6 +59,7 @@ def interleave(
     clock: Callable[[], float] = time.perf_counter,
     unkept: int = 1,
     before: Callable[[str], object] = lambda name: None,
+    most_runs: int | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of a run in each round, of brief ones the mean over a turn: A B C, A B C, ...
 
@@ -67,6 +68,7 @@ def interleave(
         deadline: no round is started after it (by `clock`), but at least `MIN_ROUNDS` are made.
         unkept: rounds that come first and are not kept.
         before: told the name ahead of each turn.
+        most_runs: in one turn; `MOST_RUNS` if None.
     """
     kept: dict[str, list[float]] = {name: [] for name in timed}
     brief: set[str] = set()
@@ -81,7 +83,7 @@ def interleave(
             if name in brief:
                 each.rehearse()
                 each.clear()
-            taken = _turn(each, 1 if number < 0 else MOST_RUNS)
+            taken = _turn(each, 1 if number < 0 else most_runs or MOST_RUNS)
             if taken[0] < BRIEF_S:
                 brief.add(name)
             rest_s = each.rest_s

@@ -64,6 +64,12 @@ def test_a_turn_of_brief_runs_is_their_mean(monkeypatch):
     assert times == {"a": [1.0, 4.0, 7.0]}
 
 
+def test_a_turn_of_one_run_where_a_run_is_a_turn_of_its_own(monkeypatch):
+    monkeypatch.setattr(measure, "MOST_RUNS", 30)
+    log, _ = _interleave(rounds=3, deadline=1.0, unkept=0, most_runs=1)
+    assert [line for line in log if line in "ab"] == ["a", "b"] * 3
+
+
 def test_a_turn_ends_when_it_has_taken_long_enough(monkeypatch):
     monkeypatch.setattr(measure, "MOST_RUNS", 1000)
     monkeypatch.setattr(measure, "BRIEF_S", 0.05)
