@@ -57,6 +57,12 @@ class ChannelsLast(Reordered):
 
     __slots__ = ()
 
+    @classmethod
+    def described(cls, shape: Sequence[int], dtype: Any) -> ChannelsLast:
+        """What an array of this shape, in torch's order, looks like."""
+        batch, channels, *space = shape
+        return cls(jax.ShapeDtypeStruct((batch, *space, channels), dtype))
+
     @property
     def shape(self) -> tuple[int, ...]:
         batch, *space, channels = self.physical.shape
@@ -226,7 +232,7 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
 
 def physical(x: Any) -> jax.Array:
     """The array behind `x` with its channels last."""
-    return x.physical if isinstance(x, ChannelsLast) else jnp.moveaxis(x, 1, -1)
+    return x.physical if isinstance(x, ChannelsLast) else jnp.moveaxis(logical(x), 1, -1)
 
 
 def axis(dim: int, ndim: int) -> int:

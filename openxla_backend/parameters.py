@@ -242,12 +242,12 @@ class _Splitter:
 
     def _packs(self) -> list[list[torch.fx.Node]]:
         """Small tensors that share a buffer."""
-        packs: dict[torch.dtype, list[torch.fx.Node]] = {}
+        packs: dict[Any, list[torch.fx.Node]] = {}
         for node in self.crossing:
             value = node.meta["val"]
-            small = SMALL_PACKED if node.target in _PACKS else SMALL
-            if _bytes(value) <= small and value.is_contiguous():
-                packs.setdefault(value.dtype, []).append(node)
+            is_ordered = node.target in _PACKS  # these stay aligned among themselves
+            if _bytes(value) <= (SMALL_PACKED if is_ordered else SMALL) and value.is_contiguous():
+                packs.setdefault((value.dtype, is_ordered), []).append(node)
         return [pack for pack in packs.values() if len(pack) > 1]
 
     def split(self) -> Split | None:

@@ -7,9 +7,10 @@
 //
 // The workers of that thread stay awake for milliseconds. Where the program computes something itself between two calls,
 // and where there is no call at all, they yield (`yielding.h`): the user's thread, woken by the last program's end, has
-// often had to share a worker's processor, and come with the next program 3 ms late. Still, programs in which XLA computes much are faster in XLA's own threads (a training step of
-// a mobilenet_v2 by a tenth). A thread that has had nothing to do for a while ends its workers, so that the user's own
-// operators on the CPU have the cores' only ones; to make them anew takes some 3 ms.
+// often had to share a worker's processor, and come with the next program 3 ms late. Still, programs in which XLA computes
+// much are faster in XLA's own threads (a training step of a mobilenet_v2 by a tenth). A thread that has had nothing to do
+// for a while ends its workers, so that the user's own operators on the CPU have the cores' only ones; to make them anew
+// takes some 3 ms.
 #pragma once
 
 #include <pthread.h>
@@ -112,29 +113,31 @@ class KernelThread {
 
   Task next() {
     std::unique_lock<std::mutex> lock(mutex_);
-    auto is_wanted = [this] { return !tasks_.empty(); };
-    if (!is_wanted()) {
+    if (tasks_.empty()) {  // of which only this thread takes one
       lock.unlock();
-      const auto since = std::chrono::steady_clock::now();
-      bool in_time;
-      // What the program was waited for runs now: on a worker's processor, as likely as not.
-      Yielding::during([&] {
-        lock.lock();
-        in_time = added_.wait_for(lock, idle_, is_wanted);
-        lock.unlock();
-      });
-      if (!in_time) end_workers();
+      rest();
       lock.lock();
-      added_.wait(lock, is_wanted);
-      if (std::chrono::steady_clock::now() - since > workers_spin) {
-        lock.unlock();
-        MoveApart::run();
-        lock.lock();
-      }
     }
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     return task;
+  }
+
+  // Until there is something to do. Who waited for the program goes on now, as likely as not on a worker's processor.
+  void rest() {
+    const auto since = std::chrono::steady_clock::now();
+    const auto is_wanted = [this] { return !tasks_.empty(); };
+    bool in_time = false;
+    Yielding::during([&] {
+      std::unique_lock<std::mutex> lock(mutex_);
+      in_time = added_.wait_for(lock, idle_, is_wanted);
+    });
+    if (!in_time) {
+      end_workers();
+      std::unique_lock<std::mutex> lock(mutex_);
+      added_.wait(lock, is_wanted);
+    }
+    if (std::chrono::steady_clock::now() - since > workers_spin) MoveApart::run();
   }
 
   static constexpr std::chrono::milliseconds idle_{100};

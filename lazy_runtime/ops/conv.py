@@ -86,8 +86,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         x, weight, bias = map(widening.widened, (x, weight, bias))
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if _prefers_aten(out.device.platform, x, weight, geometry):
-        batch, channels, *space = out.shape if batched else (1, *out.shape)
-        like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), x.dtype))
+        like = ChannelsLast.described(out.shape if batched else (1, *out.shape), x.dtype)
         if _is_copied(weight, geometry) and packed.available(out.device.platform, out.dtype):
             where = [geometry.padding, geometry.stride, geometry.dilation, 1]
             arguments = [ChannelsLast(x), Opaque(weight), None, *where, "none", [], None]

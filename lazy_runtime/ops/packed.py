@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import aten_bridge, disk_key
 from ..disk_notes import Notes
-from ..layout import ChannelsLast, Packed, Part, physical
+from ..layout import ChannelsLast, Packed, Part, logical, physical
 from ..spec import TensorSpec
 from .registry import op
 
@@ -86,13 +86,13 @@ def _plain() -> Iterator[None]:
 
 
 def _bytes(packed: torch.Tensor) -> int:
-    """With oneDNN's description of the order in front (`Packed` in native/bridge.cpp). A multiple of 64, so that what
-    comes behind it in a shared buffer is aligned too."""
+    """With oneDNN's description of the order in front (`Packed` in native/bridge.cpp)."""
     order = _mkldnn._get_mkldnn_serialized_md(packed).numel()
-    return _rounded(8 + order) + _rounded(_mkldnn._nbytes(packed))
+    return _aligned(8 + order) + _mkldnn._nbytes(packed)
 
 
-def _rounded(size: int) -> int:
+def _aligned(size: int) -> int:
+    """As many bytes or some more, so that what lies behind them begins as XLA's buffers do."""
     return -(-size // 64) * 64
 
 
@@ -107,12 +107,12 @@ def packed_filters(filters: torch.Tensor, image_size: Sequence[int], *geometry: 
         filters: of any device.
         geometry: stride, padding, dilation and groups.
     """
-    return _filter_bytes(*_key(filters.shape, filters.dtype, image_size, *geometry))
+    return _aligned(_filter_bytes(*_key(filters.shape, filters.dtype, image_size, *geometry)))
 
 
 def packed_matrix(matrix: torch.Tensor, rows: int) -> int:
     """`pack_matrix`' room: how many bytes a matrix takes when it is packed for products with so many rows."""
-    return _matrix_bytes(tuple(matrix.shape), matrix.dtype, rows)
+    return _aligned(_matrix_bytes(tuple(matrix.shape), matrix.dtype, rows))
 
 
 # ---- the operators
@@ -172,10 +172,9 @@ def packed_convolution(
     image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, input_spec, out
 ):
     """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image."""
-    batch, channels, *space = out.shape
-    like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), image.dtype))
+    like = ChannelsLast.described(out.shape, image.dtype)
     arguments = [
-        _in_order(image),
+        ChannelsLast(physical(image)),
         *([] if other is None else [ChannelsLast(physical(other))]),
         Packed.of(packed, input_spec.dtype, size),
         bias,
@@ -193,19 +192,9 @@ def packed_convolution(
     return made
 
 
-def _in_order(image: Any) -> ChannelsLast:
-    """The image with its channels last; where they are not, that takes XLA longer than torch's kernel, most of all
-    while the workers of torch's last one are still about."""
-    if isinstance(image, ChannelsLast) or not aten_bridge.is_of_kernels() or image.ndim != 4:
-        return ChannelsLast(physical(image))
-    like = ChannelsLast(jax.eval_shape(physical, image))
-    (ordered,) = aten_bridge.call("aten::clone", [image, torch.channels_last], [like])
-    return ordered
-
-
 @op("lazy_runtime::packed_linear", parts=True, products=True)
 def packed_linear(x, packed, bias, size, *, input_spec):
     like = jax.ShapeDtypeStruct((x.shape[0], size[0]), x.dtype)
-    arguments = [x, Packed.of(packed, input_spec.dtype, size), bias, "none", [], None]
+    arguments = [logical(x), Packed.of(packed, input_spec.dtype, size), bias, "none", [], None]
     (made,) = aten_bridge.call("mkldnn::_linear_pointwise", arguments, [like])
     return made

@@ -140,8 +140,7 @@ def _spread(x, zero, edges):
 def max_pool2d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
     # XLA pads in memory, which takes longer than all else; torch's kernel does not, and is at home among others of its
     if aten_bridge.is_of_kernels() and x.ndim == 4 and any(_window(padding, 2)) and x.dtype == jnp.float32:
-        batch, channels, *sizes = out[0].shape
-        like = [ChannelsLast(jax.ShapeDtypeStruct((batch, *sizes, channels), dtype)) for dtype in (x.dtype, jnp.int64)]
+        like = [ChannelsLast.described(out[0].shape, dtype) for dtype in (x.dtype, jnp.int64)]
         arguments = [kernel_size, stride, padding, dilation, ceil_mode]
         return tuple(aten_bridge.call("aten::max_pool2d_with_indices", [ChannelsLast(physical(x)), *arguments], like))
     return _max_pool(x, kernel_size, stride, padding, dilation, out[0].shape[-2:], n=2)

@@ -279,8 +279,7 @@ def cat(tensors, dim=0, *, out):
     if any(isinstance(x, ChannelsLast) for x in tensors) and all(x.ndim == len(out.shape) for x in tensors):
         parts = [physical(x).astype(dtypes.to_numpy(out.dtype)) for x in tensors]
         if aten_bridge.is_of_kernels() and len(out.shape) == 4:  # XLA's takes two to ten times as long as torch's
-            batch, channels, *space = out.shape
-            like = ChannelsLast(jax.ShapeDtypeStruct((batch, *space, channels), parts[0].dtype))
+            like = ChannelsLast.described(out.shape, parts[0].dtype)
             (whole,) = aten_bridge.call("aten::cat", [[ChannelsLast(part) for part in parts], dim], [like])
             return whole
         return ChannelsLast(jnp.concatenate(parts, axis=axis(dim, len(out.shape))))

@@ -237,3 +237,26 @@ def test_padded_pools(pool, value):
     x[0, 3, 4, 5] = value
     _check(nn.Sequential(_convolution(), nn.ReLU(), pool), x)
     _check(nn.Sequential(pool, _convolution()), x)
+
+
+class OfParameters(nn.Module):
+    """A small parameter, which shares a buffer with another, as an operand of kernels that read parts of one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.last = _convolution(), nn.Linear(256, 512)
+        self.added, self.turned = nn.Parameter(torch.randn(1, 64, 14, 14)), nn.Parameter(torch.randn(33, 256) / 16)
+
+    def forward(self, x):
+        image = torch.relu(self.layer(x) + self.added)
+        return image, self.last(self.turned) + x.mean()
+
+
+def test_small_parameters_as_operands_of_kernels():
+    model = OfParameters().eval()
+    compiled = torch.compile(copy.deepcopy(model).to("xla"), backend="openxla")
+    x = _image()[:1]
+    with torch.no_grad():
+        found = [result.cpu() for result in compiled(x.to("xla"))]
+        torch.testing.assert_close(found, list(model(x)), rtol=1e-5, atol=1e-5)
