@@ -84,7 +84,7 @@ class _Arranging:
         if node.kwargs or weight is None or weight not in self.known or x in self.known:
             return
         like, matrix = x.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
-        if not _pays(node, like, matrix) or (bias and not _is_row(bias[0], matrix)):
+        if not _pays(node, like, matrix) or (bias and not is_row(bias[0], matrix.shape[0], matrix.dtype)):
             return
         rows = like.shape[0]
         x, weight, row = self._widened(node, x, weight, bias[0] if bias else None)
@@ -172,7 +172,7 @@ def replace(
 
 def _pays(node: torch.fx.Node, x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the weight can be packed, and `node`, its product with x, is large enough for a call of oneDNN's."""
-    if x.dtype != weight.dtype or not _is_static(x.shape) or not weight.numel():
+    if x.dtype != weight.dtype or not is_static(x.shape) or not weight.numel():
         return False
     if x.dtype in dtypes.NARROWED and weight.device.type == "xla":  # which holds another one
         return False
@@ -185,7 +185,8 @@ def _platform(tensor: torch.Tensor) -> str:
     return xla_devices.get(tensor.device).platform if tensor.device.type == "xla" else "cpu"
 
 
-def _is_static(sizes: Sequence[Any]) -> bool:
+def is_static(sizes: Sequence[Any]) -> bool:
+    """Whether no size of these may change from call to call."""
     return all(isinstance(size, int) for size in sizes)
 
 
@@ -206,7 +207,7 @@ _TRANSPOSES: dict[Any, Sequence[tuple[Any, ...]]] = {
 }
 
 
-def _is_row(node: Any, matrix: torch.Tensor) -> bool:
+def is_row(node: Any, size: int, dtype: torch.dtype) -> bool:
     """Whether a node is a bias as oneDNN takes it."""
-    bias = node.meta["val"]
-    return tuple(bias.shape) == (matrix.shape[0],) and bias.dtype == matrix.dtype
+    bias = node.meta.get("val")
+    return isinstance(bias, torch.Tensor) and tuple(bias.shape) == (size,) and bias.dtype == dtype

@@ -23,7 +23,7 @@ from .. import aten_bridge, disk_key
 from ..disk_notes import Notes
 from ..layout import ChannelsLast, Packed, Part, logical, physical
 from ..spec import TensorSpec
-from .registry import op
+from .registry import arguments, op
 
 _mkldnn = torch.ops.mkldnn
 
@@ -38,7 +38,10 @@ _library.define(
 )
 _library.define("part(Tensor buffer, int start, int[] size) -> Tensor")
 _library.define("pack_matrix(Tensor matrix, int room, int rows) -> Tensor")
-_library.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int[] size) -> Tensor")
+_library.define(
+    "packed_linear(Tensor x, Tensor packed, Tensor? bias, int[] size, Tensor? other=None, str? then=None, "
+    "float[] numbers=[]) -> Tensor"
+)
 
 
 @functools.cache
@@ -96,8 +99,8 @@ def _aligned(size: int) -> int:
     return -(-size // 64) * 64
 
 
-def _key(*arguments: Any) -> tuple[Any, ...]:
-    return tuple(tuple(x) if isinstance(x, Sequence) else x for x in arguments)
+def _key(*values: Any) -> tuple[Any, ...]:
+    return tuple(tuple(x) if isinstance(x, Sequence) else x for x in values)
 
 
 def packed_filters(filters: torch.Tensor, image_size: Sequence[int], *geometry: Any) -> int:
@@ -117,10 +120,10 @@ def packed_matrix(matrix: torch.Tensor, rows: int) -> int:
 
 # ---- the operators
 
-#: Activations that a packed convolution may end with, as torch's kernels compute them in place.
+#: Activations that a packed convolution or product may end with, as torch's kernels compute them in place.
 IN_PLACE = {
     getattr(torch.ops.aten, name).default: name
-    for name in ("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "sigmoid", "silu", "tanh")
+    for name in ("elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "sigmoid", "silu", "tanh")
 }
 
 
@@ -142,13 +145,13 @@ _library.impl("part", lambda buffer, start, size: buffer.new_empty(size), "Meta"
 _library.impl("pack_filters", _infer_packed, "Meta")
 _library.impl("pack_matrix", _infer_packed, "Meta")
 _library.impl("packed_convolution", _infer_convolution, "Meta")
-_library.impl("packed_linear", lambda x, packed, bias, size: x.new_empty(x.shape[0], size[0]), "Meta")
+_library.impl("packed_linear", lambda x, packed, bias, size, *_, **__: x.new_empty(x.shape[0], size[0]), "Meta")
 
 
 @op("lazy_runtime::pack_filters")
 def pack_filters(filters, room, image_size, stride, padding, dilation, groups, *, input_spec):
-    arguments = [filters, padding, stride, dilation, groups, image_size]
-    return _pack("_reorder_convolution_weight", arguments, input_spec, room)
+    operands = [filters, padding, stride, dilation, groups, image_size]
+    return _pack("_reorder_convolution_weight", operands, input_spec, room)
 
 
 @op("lazy_runtime::pack_matrix")
@@ -156,9 +159,9 @@ def pack_matrix(matrix, room, rows, *, input_spec):
     return _pack("_reorder_linear_weight", [matrix, rows], input_spec, room)
 
 
-def _pack(name: str, arguments: list[Any], weight: TensorSpec, room: int) -> Any:
+def _pack(name: str, operands: list[Any], weight: TensorSpec, room: int) -> Any:
     like = Packed(jax.ShapeDtypeStruct((room,), jnp.uint8), weight.dtype, weight.shape)
-    (packed,) = aten_bridge.call(f"mkldnn::{name}", arguments, [like])
+    (packed,) = aten_bridge.call(f"mkldnn::{name}", operands, [like])
     return packed
 
 
@@ -173,7 +176,7 @@ def packed_convolution(
 ):
     """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image."""
     like = ChannelsLast.described(out.shape, image.dtype)
-    arguments = [
+    operands = [
         ChannelsLast(physical(image)),
         *([] if other is None else [ChannelsLast(physical(other))]),
         Packed.of(packed, input_spec.dtype, size),
@@ -184,17 +187,28 @@ def packed_convolution(
         groups,
     ]
     if other is None:
-        name, arguments = "mkldnn::_convolution_pointwise", [*arguments, "none", [], None]
+        name, operands = "mkldnn::_convolution_pointwise", [*operands, "none", [], None]
     else:
-        name, arguments = "mkldnn::_convolution_pointwise.binary", [*arguments, "add", None, None, [], None]
-    activation = [] if then is None else [(f"aten::{then}_", list(numbers))]
-    (made,) = aten_bridge.call(name, arguments, [like], activation)
+        name, operands = "mkldnn::_convolution_pointwise.binary", [*operands, "add", None, None, [], None]
+    (made,) = aten_bridge.call(name, operands, [like], _ending(then, numbers))
     return made
 
 
 @op("lazy_runtime::packed_linear", parts=True, products=True)
-def packed_linear(x, packed, bias, size, *, input_spec):
+def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), *, input_spec):
+    """A product, plus `other`, and `then` an activation of `IN_PLACE`."""
     like = jax.ShapeDtypeStruct((x.shape[0], size[0]), x.dtype)
-    arguments = [logical(x), Packed.of(packed, input_spec.dtype, size), bias, "none", [], None]
-    (made,) = aten_bridge.call("mkldnn::_linear_pointwise", arguments, [like])
+    weight = Packed.of(packed, input_spec.dtype, size)
+    if other is None:
+        name, operands = "mkldnn::_linear_pointwise", [logical(x), weight, bias, "none", [], None]
+    else:
+        name, operands = "mkldnn::_linear_pointwise.binary", [logical(x), logical(other), weight, bias, "add"]
+    (made,) = aten_bridge.call(name, operands, [like], _ending(then, numbers))
     return made
+
+
+def _ending(then: str | None, numbers: Sequence[float]) -> list[tuple[str, list[Any]]]:
+    if then is None:
+        return []
+    overload = getattr(torch.ops.aten, f"{then}_").default
+    return [(f"aten::{then}_", arguments(overload, [None, *numbers], {})[1:])]

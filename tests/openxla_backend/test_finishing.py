@@ -12,6 +12,7 @@ from helpers import check_inference
 from torch import nn
 
 from lazy_runtime import aten_bridge
+from lazy_runtime.ops import packed
 from openxla_backend import parameters
 
 pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
@@ -152,6 +153,92 @@ def test_other_sums_are_left_alone(operators, model, dtype):
 def test_a_result_that_is_used_twice_is_left_alone(operators):
     _check(Shared(lambda y: torch.relu(y) - y), _image())
     assert "relu" in operators
+
+
+class Layer(nn.Module):
+    """A linear layer of rows in several dimensions, which torch takes apart, and what `combine` makes of its result."""
+
+    def __init__(self, combine, bias: bool = True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.combine = nn.Linear(64, 128, bias), combine
+
+    def forward(self, x):
+        return self.combine(self.layer(x))
+
+
+def _rows(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(4, 60, 64).to(dtype)
+
+
+def _products(names: list[str]) -> list[str]:
+    return [name for name in names if name not in ("pack_matrix", "view", "t", "_unsafe_view")]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "activation",
+    [nn.GELU(), nn.ReLU(), nn.ELU(0.7), nn.SiLU(), nn.Sequential(nn.Dropout(), nn.ReLU6())],
+    ids=["gelu", "relu", "elu", "silu", "dropout and relu6"],
+)
+def test_activations_of_products(operators, activation, bias):
+    _check(Layer(activation, bias), _rows())
+    assert _products(operators) == ["packed_linear"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_activations_of_products_that_are_no_numbers(value):
+    x = _rows()
+    x[1, 2, 3] = value
+    _check(Layer(nn.GELU()), x)
+
+
+def test_approximate_gelu_is_left_to_xla(operators):
+    _check(Layer(nn.GELU("tanh")), _rows())
+    assert _products(operators) == ["packed_linear", "gelu"]
+
+
+def test_activations_of_products_in_bfloat16(operators):
+    _check(Layer(nn.GELU()).to(torch.bfloat16), _rows(torch.bfloat16), 2e-2)
+    assert operators.count("add") == 0 or not packed.available("cpu", torch.bfloat16)
+
+
+class Block(nn.Module):
+    """x plus two layers of it, as in a transformer, with the sum's operands in either order."""
+
+    def __init__(self, first: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.narrow, self.first = nn.Linear(64, 128), nn.Linear(128, 64), first
+
+    def forward(self, x):
+        y = self.narrow(nn.functional.gelu(self.wide(x)))
+        return y + x if self.first else x + y
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_sums_of_products(operators, first):
+    _check(Block(first), _rows())
+    assert _products(operators) == ["packed_linear"] * 2
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda y: y + y,
+        lambda y: y + y.mean(1, keepdim=True),
+        lambda y: torch.relu(y) - y,
+        lambda y: torch.add(y, torch.ones_like(y), alpha=2),
+        lambda y: torch.relu(y.transpose(1, 2)),
+        lambda y: y + torch.arange(120.0, device=y.device).reshape(60, 2).repeat(1, 64),
+        lambda y: y + torch.ones(4, 128, 60, device=y.device).transpose(1, 2),
+        lambda y: torch.relu(y.view(4, 60, 2, 64)),
+    ],
+    ids=["itself", "broadcast", "twice", "scaled", "turned", "rows", "turned sum", "heads"],
+)
+def test_what_follows_products_otherwise(combine):
+    _check(Layer(combine), _rows())
 
 
 def test_kernels_have_a_thread_of_their_own():
