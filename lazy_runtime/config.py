@@ -34,6 +34,11 @@ def widens_bfloat16() -> bool:
     return not processor.has_fast_bfloat16() if chosen is None else chosen == "float32"
 
 
+def winograd() -> bool:
+    """`XLA_CPU_WINOGRAD`: whether convolutions of 3x3 are computed by Winograd's algorithm on the CPU."""
+    return environment.value("XLA_CPU_WINOGRAD")
+
+
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
     return environment.value("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback

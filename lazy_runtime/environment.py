@@ -177,6 +177,15 @@ TABLE = (
         code=True,
     ),
     _flag(
+        "XLA_CPU_WINOGRAD",
+        True,
+        "use",
+        "Inference through `openxla` computes float32 convolutions of 3x3 by Winograd's algorithm on the CPU, whose "
+        "error is about four times that of the definition, 1e-6 to 3e-6 of a layer in the norm.",
+        "such a layer takes two to three times as long; its weight a quarter of the memory",
+        code=True,
+    ),
+    _flag(
         "XLA_STRICT_FALLBACK",
         False,
         "use",

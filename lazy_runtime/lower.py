@@ -45,6 +45,9 @@ class _Thread(threading.local):
 thread = _Thread()
 _NOTHING = contextlib.nullcontext()
 
+#: How the names begin of operators that take a weight as torch's kernels want it.
+_KEPT = ("lazy_runtime::pack", "lazy_runtime::winograd")
+
 
 def graph_name() -> str:
     """What reports call the program that the calling thread makes now."""
@@ -107,7 +110,7 @@ def is_of_kernels(graph: Graph) -> bool:
     """Whether it has weights that are packed for torch's kernels, and nothing in it runs Python, which might wait for
     another such program."""
     operators = [call for call in graph.all_calls() if call.nested is None]
-    is_packed = any(call.name.startswith("lazy_runtime::pack") for call in operators)
+    is_packed = any(call.name.startswith(_KEPT) for call in operators)
     return is_packed and all(call.is_ours for call in operators)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lazy_runtime import dtypes, xla_devices
-from lazy_runtime.ops import packed, widening
+from lazy_runtime.ops import packed, widening, winograd
 from lazy_runtime.ops.conv import wants_channels_last
 from lazy_runtime.ops.matmul import SMALLEST_CALL
 
@@ -59,6 +59,12 @@ class _Arranging:
             return False
         geometry = [stride, padding, dilation, groups]
         size = list(like.shape)
+        if winograd.pays(filters, size, *geometry, platform=_platform(filters)):
+            transformed = self._kept(ours.winograd_filters.default, (weight,))
+            transformed.meta = {**weight.meta, "val": filters.new_empty(winograd.filters_shape(filters))}  # type: ignore[union-attr]
+            arguments = (image, transformed, bias, list(filters.shape), *geometry)
+            self._replace(node, ours.winograd_convolution.default, arguments)
+            return True
         image, weight, bias = self._widened(node, image, weight, bias)
         room = packed.packed_filters(weight.meta["val"], size, *geometry)
         arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)

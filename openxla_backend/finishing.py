@@ -1,5 +1,5 @@
-"""Inference: what follows a convolution or a product of oneDNN's, a bias, a sum and an activation, is computed by the
-same call.
+"""Inference: what follows a convolution or a product of kept weights, a bias, a sum and an activation, is computed by
+the same call.
 
 Between two kernels of torch's, a loop of XLA's costs more than its work: the results leave the caches in which the
 kernel's threads have them, and the two libraries' threads wake up in turn. oneDNN adds while it writes. It could apply
@@ -19,13 +19,13 @@ from lazy_runtime.ops.registry import arguments
 from .arranging import is_row, is_static
 
 aten = torch.ops.aten
-_convolution = torch.ops.lazy_runtime.packed_convolution.default
+_convolutions = (torch.ops.lazy_runtime.packed_convolution.default, torch.ops.lazy_runtime.winograd_convolution.default)
 _linear = torch.ops.lazy_runtime.packed_linear.default
 
 
 def finish(graph: torch.fx.Graph) -> None:
     """Moves what follows convolutions and products with packed weights into them."""
-    for target in (_convolution, _linear):
+    for target in (*_convolutions, _linear):
         for node in graph.find_nodes(op="call_function", target=target):
             _activate(graph, _add(graph, _add_bias(graph, node)))
 
@@ -131,7 +131,7 @@ def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_ahead(other: torch.fx.Node, node: torch.fx.Node) -> bool:
-    return other.target is _convolution and not other.kwargs and len(other.users) == 1 and other > node
+    return other.target in _convolutions and not other.kwargs and len(other.users) == 1 and other > node
 
 
 def _looks_like(one: torch.fx.Node, other: torch.fx.Node) -> bool:

@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, and the ATen bridge."""
+kernels for sparse tensors, Winograd's convolutions, and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def sparse() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("sparse", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def winograd() -> ctypes.CDLL:
+    """The library of Winograd's convolutions.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("winograd", importlib.metadata.version("torch"))
 
 
 @functools.cache

@@ -71,14 +71,16 @@ def build(out: Path = HERE) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    guard, writes, sparse, bridge = (out / library_name(f, version) for f in ("guard", "writes", "sparse", "bridge"))
+    names = ("guard", "writes", "sparse", "winograd", "bridge")
+    guard, writes, sparse, winograd, bridge = (out / library_name(name, version) for name in names)
     headers, libraries = [torch / "include"], [torch / "lib"]
     compile_library(HERE / "guard.cpp", guard, headers, libraries, ["c10"])
     compile_library(HERE / "writes.cpp", writes, headers, libraries, ["c10", "torch_cpu"])
     compile_library(HERE / "sparse.cpp", sparse, headers, libraries, ["c10", "torch_cpu"])
+    compile_library(HERE / "winograd.cpp", winograd, headers, libraries, ["c10", "torch_cpu"])
     headers.append(package_dir("jaxlib") / "include")
     compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
-    return [guard, writes, sparse, bridge]
+    return [guard, writes, sparse, winograd, bridge]
 
 
 def main() -> int:

@@ -131,7 +131,7 @@ def _infer_packed(weight, room, *_):
     return torch.empty(room, dtype=torch.uint8, device="meta")
 
 
-def _infer_convolution(image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=()):
+def infer_convolution(image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=()):
     space = [
         (there + 2 * padded - step * (kernel - 1) - 1) // every + 1
         for there, kernel, every, padded, step in zip(image.shape[2:], size[2:], stride, padding, dilation, strict=True)
@@ -144,7 +144,7 @@ def _infer_convolution(image, packed, bias, size, stride, padding, dilation, gro
 _library.impl("part", lambda buffer, start, size: buffer.new_empty(size), "Meta")
 _library.impl("pack_filters", _infer_packed, "Meta")
 _library.impl("pack_matrix", _infer_packed, "Meta")
-_library.impl("packed_convolution", _infer_convolution, "Meta")
+_library.impl("packed_convolution", infer_convolution, "Meta")
 _library.impl("packed_linear", lambda x, packed, bias, size, *_, **__: x.new_empty(x.shape[0], size[0]), "Meta")
 
 
@@ -190,7 +190,7 @@ def packed_convolution(
         name, operands = "mkldnn::_convolution_pointwise", [*operands, "none", [], None]
     else:
         name, operands = "mkldnn::_convolution_pointwise.binary", [*operands, "add", None, None, [], None]
-    (made,) = aten_bridge.call(name, operands, [like], _ending(then, numbers))
+    (made,) = aten_bridge.call(name, operands, [like], ending(then, numbers))
     return made
 
 
@@ -203,11 +203,12 @@ def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), *, i
         name, operands = "mkldnn::_linear_pointwise", [logical(x), weight, bias, "none", [], None]
     else:
         name, operands = "mkldnn::_linear_pointwise.binary", [logical(x), logical(other), weight, bias, "add"]
-    (made,) = aten_bridge.call(name, operands, [like], _ending(then, numbers))
+    (made,) = aten_bridge.call(name, operands, [like], ending(then, numbers))
     return made
 
 
-def _ending(then: str | None, numbers: Sequence[float]) -> list[tuple[str, list[Any]]]:
+def ending(then: str | None, numbers: Sequence[float]) -> list[tuple[str, list[Any]]]:
+    """An activation of `IN_PLACE` as the bridge's calls end with it."""
     if then is None:
         return []
     overload = getattr(torch.ops.aten, f"{then}_").default

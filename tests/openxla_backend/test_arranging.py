@@ -17,6 +17,12 @@ from openxla_backend import parameters
 pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
 
 
+@pytest.fixture(autouse=True)
+def onednn(monkeypatch):
+    """Convolutions of 3x3 are oneDNN's too."""
+    monkeypatch.setenv("XLA_CPU_WINOGRAD", "0")
+
+
 @pytest.fixture
 def kept(monkeypatch):
     """What a compiled model keeps beside its parameters: "packed", "channels last" or a dtype."""
@@ -26,7 +32,7 @@ def kept(monkeypatch):
 
     def count(graph):
         names = [node.target.__name__ for node in graph.nodes if node.op == "call_function"]
-        packs[:] = ["packed" for name in names if name.startswith("pack_")]
+        packs[:] = ["packed" if name.startswith("pack_") else "transformed" for name in names if _is_order(name)]
         finish(graph)
 
     def spy(self, arguments):
@@ -37,6 +43,10 @@ def kept(monkeypatch):
     monkeypatch.setattr(parameters, "finish", count)  # small ones share a buffer
     monkeypatch.setattr(parameters.KeptParameters, "__call__", spy)
     return orders
+
+
+def _is_order(name: str) -> bool:
+    return name.startswith(("pack_", "winograd_filters"))
 
 
 def _order(tensor: torch.Tensor) -> str:
@@ -85,6 +95,17 @@ def test_products_of_batches_of_rows(kept):
     torch.manual_seed(0)
     _check(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)), torch.randn(4, 50, 256))
     assert kept.count("packed") == 2
+
+
+@pytest.mark.parametrize("padding", [0, 1, (2, 1)])
+@pytest.mark.parametrize("channels", [16, 80, 192])
+def test_filters_of_three_by_three(kept, monkeypatch, channels, padding):
+    monkeypatch.setenv("XLA_CPU_WINOGRAD", "1")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(32, channels, 3, padding=padding), nn.ReLU())
+    _check(model, torch.randn(2, 32, 19, 21))
+    assert "transformed" in kept
+    assert "packed" not in kept
 
 
 def test_one_weight_of_several_layers_is_kept_once_for_each_size(kept):
@@ -191,3 +212,26 @@ def test_a_write_to_a_weight_is_seen(kept):
         second = compiled(x).cpu()
     assert kept.count("packed") == 1
     torch.testing.assert_close(second, first * 2)
+
+
+def test_weights_that_share_a_buffer_are_read_where_they_lie(monkeypatch):
+    parts = []
+    call = aten_bridge.call
+
+    def spy(name, arguments, *rest):
+        if "convolution_pointwise" in name:
+            weight, bias = arguments[1:3]
+            parts.append((weight.physical, weight.offset, bias.physical, bias.start))
+        return call(name, arguments, *rest)
+
+    monkeypatch.setattr(aten_bridge, "call", spy)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 32, 3, padding=1))
+    _check(model, torch.randn(2, 64, 14, 14))
+    (weights, at, biases, start), (more_weights, beyond, more_biases, end) = parts
+    assert weights is more_weights
+    assert biases is more_biases
+    assert at == 0
+    assert beyond > 0
+    assert beyond % 64 == 0
+    assert sorted([start, end]) in ([0, 32], [0, 64])

@@ -1,0 +1,358 @@
+// Convolutions with filters of 3x3 by Winograd's F(4x4, 3x3): a tile of 4x4 results takes 36 products per pair of
+// channels where the definition takes 144. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
+// (arXiv:1509.09308); the matrices below are theirs.
+//
+// A block of tiles at a time, so that all of it stays in a core's cache: the tiles are transformed to 36 matrices of
+// (tiles, channels), these multiplied with the 36 of the filters by oneDNN's kernel for small matrices, and the products
+// transformed back, where a bias, a sum and relu cost nothing more.
+//
+// From a NaN or an infinity in an image all of its tile becomes NaN, and from numbers near the largest one too, so a tile
+// that is not finite is computed again by the definition.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/CPUBlas.h>
+
+#ifdef CPUBLAS_BRGEMM_F32F32F32  // else the operators are not there
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "openmp.h"
+
+// Small arrays of vectors are to lie in registers.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")
+#endif
+
+namespace {
+
+constexpr int64_t lanes = 16, tile = 4, window = 6, points = window * window;
+
+// Numbers of a block's matrices: they take two thirds of the second level of a cache. But so many tiles at least that a
+// matrix of the filters is worth reading. Both were measured, on Zen 4.
+constexpr int64_t block_numbers = 160'000, least_tiles = 28;
+
+// The compiler makes of it what the processor has.
+using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+#define INLINE __attribute__((always_inline)) inline
+
+INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
+INLINE void store(float* to, const Vector& x) { *reinterpret_cast<Vector*>(to) = x; }
+
+// B^T d of six rows.
+INLINE void into(const Vector* d, Vector* v) {
+  Vector even = d[4] - 4.0f * d[2], odd = d[3] - 4.0f * d[1];
+  Vector near = d[4] - d[2], far = 2.0f * (d[3] - d[1]);
+  v[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
+  v[1] = even + odd;
+  v[2] = even - odd;
+  v[3] = near + far;
+  v[4] = near - far;
+  v[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];
+}
+
+// A^T m of six rows.
+INLINE void back(const Vector* m, Vector* y) {
+  Vector near = m[1] + m[2], far = m[3] + m[4], nearby = m[1] - m[2], away = m[3] - m[4];
+  y[0] = m[0] + near + far;
+  y[1] = nearby + 2.0f * away;
+  y[2] = near + 4.0f * far;
+  y[3] = nearby + 8.0f * away + m[5];
+}
+
+// G g of three rows.
+INLINE std::array<double, window> of_filter(double a, double b, double c) {
+  double sum = a + c, wide = a + 4 * c;
+  return {a / 4, -(sum + b) / 6, (b - sum) / 6, (wide + 2 * b) / 24, (wide - 2 * b) / 24, c};
+}
+
+struct Sizes {
+  int64_t batch, height, width, in, out;  // of the images, and channels
+  int64_t up, left;                       // padding
+  int64_t rows, columns;                  // of the results
+  int64_t down, across;                   // tiles
+
+  int64_t tiles() const { return batch * down * across; }
+};
+
+// Where a tile lies.
+struct Place {
+  int64_t image, row, column;  // of its first result
+
+  Place(const Sizes& s, int64_t number)
+      : image(number / (s.down * s.across)),
+        row(number / s.across % s.down * tile),
+        column(number % s.across * tile) {}
+};
+
+// A tile, as 36 rows of `in` numbers that are `stride` apart.
+FOR_EACH_PROCESSOR void transform(const Sizes& s, const float* images, const float* zeros, int64_t number, float* to,
+                                  int64_t stride) {
+  Place place(s, number);
+  const float* from[points];
+  for (int64_t i = 0; i < window; ++i) {
+    for (int64_t j = 0; j < window; ++j) {
+      int64_t row = place.row - s.up + i, column = place.column - s.left + j;
+      bool inside = 0 <= row && row < s.height && 0 <= column && column < s.width;
+      from[i * window + j] = inside ? images + ((place.image * s.height + row) * s.width + column) * s.in : zeros;
+    }
+  }
+  for (int64_t c = 0; c < s.in; c += lanes) {
+    Vector middle[points], d[window], v[window];
+    for (int64_t j = 0; j < window; ++j) {
+      for (int64_t i = 0; i < window; ++i) d[i] = load(from[i * window + j] + c);
+      into(d, v);
+      for (int64_t i = 0; i < window; ++i) middle[i * window + j] = v[i];
+    }
+    for (int64_t i = 0; i < window; ++i) {
+      into(middle + i * window, v);
+      for (int64_t j = 0; j < window; ++j) store(to + (i * window + j) * stride + c, v[j]);
+    }
+  }
+}
+
+struct Ending {
+  const float *bias, *other;  // or null
+  bool relu;
+
+  // What becomes of the sum of products `y`, of channel `c` of the result at `at`.
+  INLINE void operator()(Vector y, int64_t c, int64_t at, float* results) const {
+    if (bias) y += load(bias + c);
+    if (other) y += load(other + at);
+    if (relu) y = y < 0.0f ? Vector{} : y;  // a NaN stays one
+    store(results + at, y);
+  }
+};
+
+INLINE int64_t index(const Sizes& s, const Place& place, int64_t i, int64_t j, int64_t c) {
+  return ((place.image * s.rows + place.row + i) * s.columns + place.column + j) * s.out + c;
+}
+
+// A tile of results, channels from `first` up to `end`, of 36 rows of them that are `stride` apart. Whether all are finite.
+FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* from, int64_t stride, int64_t number, int64_t first,
+                                       int64_t end, const Ending& ending, float* results) {
+  Place place(s, number);
+  int64_t rows = std::min(tile, s.rows - place.row), columns = std::min(tile, s.columns - place.column);
+  Vector unlike{};  // NaN where something is not finite
+  for (int64_t c = first; c < end; c += lanes) {
+    Vector middle[tile * window], m[window], y[tile];
+    for (int64_t j = 0; j < window; ++j) {
+      for (int64_t i = 0; i < window; ++i) m[i] = load(from + (i * window + j) * stride + c - first);
+      back(m, y);
+      for (int64_t i = 0; i < tile; ++i) middle[i * window + j] = y[i];
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      back(middle + i * window, y);
+      for (int64_t j = 0; j < columns; ++j) {
+        unlike += 0.0f * y[j];
+        ending(y[j], c, index(s, place, i, j, c), results);
+      }
+    }
+  }
+  float sum = 0;
+  for (int64_t lane = 0; lane < lanes; ++lane) sum += unlike[lane];
+  return sum == 0;
+}
+
+// The same by the definition, of filters that are won back.
+FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float* filters, int64_t panel, int64_t number,
+                               int64_t first, int64_t end, const Ending& ending, float* results) {
+  Place place(s, number);
+  int64_t rows = std::min(tile, s.rows - place.row), columns = std::min(tile, s.columns - place.column);
+  for (int64_t c = first; c < end; c += lanes) {
+    Vector sums[tile * tile] = {};
+    const float* matrix = filters + c / panel * s.in * panel + c % panel;
+    for (int64_t channel = 0; channel < s.in; ++channel, matrix += panel) {
+      auto at = [&](int64_t i, int64_t j) { return load(matrix + (i * window + j) * s.in * s.out); };
+      Vector g[3][3], middle[3][window];
+      for (int64_t j : {0, 1, 2, 5}) {
+        middle[0][j] = 4.0f * at(0, j);
+        middle[1][j] = 3.0f * (at(2, j) - at(1, j));
+        middle[2][j] = at(5, j);
+      }
+      for (int64_t i = 0; i < 3; ++i) {
+        g[i][0] = 4.0f * middle[i][0];
+        g[i][1] = 3.0f * (middle[i][2] - middle[i][1]);
+        g[i][2] = middle[i][5];
+      }
+      for (int64_t i = 0; i < rows + 2; ++i) {
+        int64_t row = place.row - s.up + i;
+        for (int64_t j = 0; j < columns + 2; ++j) {
+          int64_t column = place.column - s.left + j;
+          if (row < 0 || row >= s.height || column < 0 || column >= s.width) continue;
+          float x = images[((place.image * s.height + row) * s.width + column) * s.in + channel];
+          for (int64_t k = std::max<int64_t>(0, i - rows + 1); k <= std::min<int64_t>(2, i); ++k) {
+            for (int64_t l = std::max<int64_t>(0, j - columns + 1); l <= std::min<int64_t>(2, j); ++l) {
+              sums[(i - k) * tile + j - l] += x * g[k][l];
+            }
+          }
+        }
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) ending(sums[i * tile + j], c, index(s, place, i, j, c), results);
+    }
+  }
+}
+
+// Memory that a thread keeps.
+float* scratch(int64_t numbers) {
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  static thread_local std::unique_ptr<float, Free> memory;
+  static thread_local int64_t size = 0;
+  if (size < numbers) {
+    memory.reset(static_cast<float*>(std::aligned_alloc(64, (numbers * sizeof(float) + 63) / 64 * 64)));
+    TORCH_CHECK(memory != nullptr, "no memory for ", numbers, " numbers");
+    size = numbers;
+  }
+  return memory.get();
+}
+
+// How many columns of the filters' matrices lie together.
+int64_t panel_of(int64_t out) {
+  for (int64_t panel : {64, 48, 32}) {
+    if (out % panel == 0) return panel;
+  }
+  return lanes;
+}
+
+// Some tiles, channels from `first` up to `end`.
+void compute(const Sizes& s, const float* images, const float* filters, const Ending& ending, float* results,
+             int64_t tile_from, int64_t count, int64_t first, int64_t end) {
+  // a little more than a power of two, or all 36 rows fall on the same lines of the cache
+  int64_t in_stride = count * s.in + lanes, width = end - first, out_stride = count * width + lanes;
+  int64_t panel = panel_of(s.out);
+  float* zeros = scratch(s.in + points * (in_stride + out_stride));
+  float *in = zeros + s.in, *out = in + points * in_stride;
+  std::fill_n(zeros, s.in, 0.0f);
+  for (int64_t t = 0; t < count; ++t) transform(s, images, zeros, tile_from + t, in + t * s.in, in_stride);
+  for (int64_t p = 0; p < points; ++p) {
+    for (int64_t c = first; c < end; c += panel) {
+      at::native::cpublas::brgemm(count, panel, s.in, s.in, panel, width, false, in + p * in_stride,
+                                  filters + p * s.in * s.out + c * s.in, out + p * out_stride + c - first);
+    }
+  }
+  at::native::cpublas::brgemm_release(false);
+  for (int64_t t = 0; t < count; ++t) {
+    if (!transform_back(s, out + t * width, out_stride, tile_from + t, first, end, ending, results)) {
+      define(s, images, filters, panel, tile_from + t, first, end, ending, results);
+    }
+  }
+}
+
+int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Does numbered work in the calling thread and its workers, and throws what one of them throws.
+template <typename Body>
+void for_each(int64_t count, Body body) {
+  std::atomic<int64_t> next{0};
+  std::exception_ptr failure;
+  std::mutex mutex;
+  auto work = [&] {
+    try {
+      for (int64_t item; (item = next++) < count;) body(item);
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex);
+      failure = std::current_exception();
+      next = count;
+    }
+  };
+  if (has_openmp()) {
+    in_all_threads(work);
+  } else {
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Filters (out, in, 3, 3) as 36 matrices (out / panel, in, panel).
+at::Tensor filters(const at::Tensor& given) {
+  at::Tensor plain = given.contiguous();
+  int64_t out = plain.size(0), in = plain.size(1), panel = panel_of(out);
+  at::Tensor result = at::empty({points, out / panel, in, panel}, plain.options());
+  const float* from = plain.const_data_ptr<float>();
+  float* to = result.mutable_data_ptr<float>();
+  for_each(out / panel * in, [&](int64_t item) {
+    int64_t first = item / in * panel, channel = item % in;
+    for (int64_t lane = 0; lane < panel; ++lane) {
+      const float* g = from + ((first + lane) * in + channel) * 9;
+      std::array<double, window> columns[3];
+      for (int64_t j = 0; j < 3; ++j) columns[j] = of_filter(g[j], g[3 + j], g[6 + j]);
+      for (int64_t i = 0; i < window; ++i) {
+        std::array<double, window> row = of_filter(columns[0][i], columns[1][i], columns[2][i]);
+        for (int64_t j = 0; j < window; ++j) {
+          to[(i * window + j) * in * out + first * in + channel * panel + lane] = static_cast<float>(row[j]);
+        }
+      }
+    }
+  });
+  return result;
+}
+
+at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const std::optional<at::Tensor>& bias,
+                       at::IntArrayRef padding, const std::optional<at::Tensor>& other, bool relu) {
+  at::Tensor images = given.contiguous(at::MemoryFormat::ChannelsLast);
+  int64_t panel = filters.size(3), out = filters.size(1) * panel;
+  Sizes s{images.size(0), images.size(2), images.size(3), images.size(1), out, padding[0], padding[1]};
+  TORCH_CHECK(filters.is_contiguous() && filters.size(0) == points && filters.size(2) == s.in && s.in % lanes == 0 &&
+                  panel == panel_of(out),
+              "filters of shape ", filters.sizes(), " for images of shape ", given.sizes());
+  s.rows = s.height + 2 * s.up - 2;
+  s.columns = s.width + 2 * s.left - 2;
+  s.down = ceil_div(s.rows, tile);
+  s.across = ceil_div(s.columns, tile);
+  at::Tensor results = at::empty({s.batch, s.out, s.rows, s.columns}, images.options(), at::MemoryFormat::ChannelsLast);
+  at::Tensor summand = other ? other->contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor();
+  at::Tensor row = bias ? bias->contiguous() : at::Tensor();
+  Ending ending{row.defined() ? row.const_data_ptr<float>() : nullptr,
+                summand.defined() ? summand.const_data_ptr<float>() : nullptr, relu};
+  const float *from = images.const_data_ptr<float>(), *matrices = filters.const_data_ptr<float>();
+  float* to = results.mutable_data_ptr<float>();
+
+  int64_t threads = at::get_num_threads(), parts = 1, share = ceil_div(s.tiles(), threads);
+  if (share < least_tiles) {  // the threads share the filters instead
+    parts = std::min(threads, out / panel);
+    share = s.tiles();
+  }
+  int64_t most = std::max(least_tiles, block_numbers / (points * (s.in + out)));
+  int64_t count = ceil_div(share, ceil_div(share, most)), panels = ceil_div(out / panel, parts);
+  for_each(ceil_div(s.tiles(), count) * parts, [&](int64_t item) {
+    int64_t tile_from = item / parts * count, first = item % parts * panels * panel;
+    int64_t end = std::min(out, first + panels * panel);
+    if (first >= end) return;
+    compute(s, from, matrices, ending, to, tile_from, std::min(count, s.tiles() - tile_from), first, end);
+  });
+  return results;
+}
+
+TORCH_LIBRARY_FRAGMENT(lazy_runtime_kernels, library) {
+  library.def("winograd_filters(Tensor filters) -> Tensor");
+  library.def(
+      "winograd(Tensor image, Tensor filters, Tensor? bias, int[] padding, Tensor? other, bool relu) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) {
+  library.impl("winograd_filters", filters);
+  library.impl("winograd", convolution);
+}
+
+}  // namespace
+
+#endif
