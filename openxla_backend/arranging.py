@@ -59,9 +59,10 @@ class _Arranging:
             return False
         geometry = [stride, padding, dilation, groups]
         size = list(like.shape)
-        if winograd.pays(filters, size, *geometry, platform=_platform(filters)):
+        where = {"dtype": filters.dtype, "platform": _platform(filters)}
+        if winograd.pays(filters.shape, size, *geometry, **where, kept=True):
             transformed = self._kept(ours.winograd_filters.default, (weight,))
-            transformed.meta = {**weight.meta, "val": filters.new_empty(winograd.filters_shape(filters))}  # type: ignore[union-attr]
+            transformed.meta = {**weight.meta, "val": filters.new_empty(winograd.filters_shape(*filters.shape[:2]))}  # type: ignore[union-attr]
             arguments = (image, transformed, bias, list(filters.shape), *geometry)
             self._replace(node, ours.winograd_convolution.default, arguments)
             return True

@@ -19,7 +19,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -45,8 +44,10 @@ constexpr int64_t block_numbers = 160'000, least_tiles = 28;
 // The compiler makes of it what the processor has.
 using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FOR_EACH_PROCESSOR
 #endif
@@ -76,10 +77,17 @@ INLINE void back(const Vector* m, Vector* y) {
   y[3] = nearby + 8.0f * away + m[5];
 }
 
+using Double = double __attribute__((vector_size(lanes * sizeof(double)), aligned(8), may_alias));
+
 // G g of three rows.
-INLINE std::array<double, window> of_filter(double a, double b, double c) {
-  double sum = a + c, wide = a + 4 * c;
-  return {a / 4, -(sum + b) / 6, (b - sum) / 6, (wide + 2 * b) / 24, (wide - 2 * b) / 24, c};
+INLINE void of_filter(const Double& a, const Double& b, const Double& c, Double* u) {
+  Double sum = a + c, wide = (a + 4.0 * c) / 24.0, half = b / 12.0;
+  u[0] = a / 4.0;
+  u[1] = (sum + b) / -6.0;
+  u[2] = (b - sum) / 6.0;
+  u[3] = wide + half;
+  u[4] = wide - half;
+  u[5] = c;
 }
 
 struct Sizes {
@@ -283,25 +291,58 @@ void for_each(int64_t count, Body body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// Filters (out, in, 3, 3) as 36 matrices (out / panel, in, panel).
-at::Tensor filters(const at::Tensor& given) {
-  at::Tensor plain = given.contiguous();
-  int64_t out = plain.size(0), in = plain.size(1), panel = panel_of(out);
-  at::Tensor result = at::empty({points, out / panel, in, panel}, plain.options());
-  const float* from = plain.const_data_ptr<float>();
-  float* to = result.mutable_data_ptr<float>();
-  for_each(out / panel * in, [&](int64_t item) {
-    int64_t first = item / in * panel, channel = item % in;
-    for (int64_t lane = 0; lane < panel; ++lane) {
-      const float* g = from + ((first + lane) * in + channel) * 9;
-      std::array<double, window> columns[3];
-      for (int64_t j = 0; j < 3; ++j) columns[j] = of_filter(g[j], g[3 + j], g[6 + j]);
+// How filters lie.
+struct Filters {
+  const float* data;
+  int64_t out, in, by_out, by_in;  // numbers of them, and how far apart the next one is
+  bool turned;                     // by 180 degrees
+};
+
+// As many channels of a panel are transformed together.
+constexpr int64_t channels_together = 16;
+
+// Filters of a panel's `panel` results and of `count` channels, to 36 matrices that begin `stride` apart.
+FOR_EACH_PROCESSOR void transform_filters(const Filters& filters, int64_t first, int64_t panel, int64_t channel,
+                                          int64_t count, float* to, int64_t stride) {
+  for (int64_t c = 0; c < count; ++c) {
+    for (int64_t lane = 0; lane < panel; lane += lanes) {
+      Double g[9], columns[3][window], u[window];
+      const float* from = filters.data + (first + lane) * filters.by_out + (channel + c) * filters.by_in;
+      for (int64_t l = 0; l < lanes; ++l, from += filters.by_out) {
+        for (int64_t k = 0; k < 9; ++k) g[k][l] = from[filters.turned ? 8 - k : k];
+      }
+      for (int64_t j = 0; j < 3; ++j) of_filter(g[j], g[3 + j], g[6 + j], columns[j]);
       for (int64_t i = 0; i < window; ++i) {
-        std::array<double, window> row = of_filter(columns[0][i], columns[1][i], columns[2][i]);
+        of_filter(columns[0][i], columns[1][i], columns[2][i], u);
         for (int64_t j = 0; j < window; ++j) {
-          to[(i * window + j) * in * out + first * in + channel * panel + lane] = static_cast<float>(row[j]);
+          store(to + (i * window + j) * stride + c * panel + lane, __builtin_convertvector(u[j], Vector));
         }
       }
+    }
+  }
+}
+
+// Filters (out, in, 3, 3) as 36 matrices (out / panel, in, panel); `backward` those of the convolution of gradients that
+// gives an image's.
+at::Tensor filters(const at::Tensor& given, bool backward) {
+  at::Tensor plain = given.contiguous();
+  int64_t size = plain.size(1) * 9;
+  Filters filters{plain.const_data_ptr<float>(), plain.size(0), plain.size(1), size, 9, backward};
+  if (backward) {
+    std::swap(filters.out, filters.in);
+    std::swap(filters.by_out, filters.by_in);
+  }
+  int64_t panel = panel_of(filters.out), all = filters.in * filters.out;
+  int64_t parts = ceil_div(filters.in, channels_together);
+  at::Tensor result = at::empty({points, filters.out / panel, filters.in, panel}, plain.options());
+  float* to = result.mutable_data_ptr<float>();
+  for_each(filters.out / panel * parts, [&](int64_t item) {
+    int64_t first = item / parts * panel, channel = item % parts * channels_together;
+    int64_t count = std::min(channels_together, filters.in - channel), numbers = count * panel;
+    float* block = scratch(points * numbers);  // not where they go, which is 36 pages that a cache takes for one
+    transform_filters(filters, first, panel, channel, count, block, numbers);
+    for (int64_t p = 0; p < points; ++p) {
+      std::copy_n(block + p * numbers, numbers, to + p * all + first * filters.in + channel * panel);
     }
   });
   return result;
@@ -344,7 +385,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
 }
 
 TORCH_LIBRARY_FRAGMENT(lazy_runtime_kernels, library) {
-  library.def("winograd_filters(Tensor filters) -> Tensor");
+  library.def("winograd_filters(Tensor filters, bool backward=False) -> Tensor");
   library.def(
       "winograd(Tensor image, Tensor filters, Tensor? bias, int[] padding, Tensor? other, bool relu) -> Tensor");
 }

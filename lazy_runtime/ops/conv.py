@@ -1,9 +1,9 @@
 """Convolutions, forward and backward.
 
-Three ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product
-(`matmul.py`), the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on
-every other platform, in XLA's own convolution, whose gradients are jax's transposes of it. All three work on
-channels-last images.
+Four ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product
+(`matmul.py`), one of 3×3 with many pixels goes by Winograd's algorithm (`winograd.py`), the others run in torch's
+oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other platform, in XLA's own
+convolution, whose gradients are jax's transposes of it. All work on channels-last images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from .. import aten_bridge, precision
 from ..layout import ChannelsLast, Opaque, Transposed, logical, physical
-from . import matmul, packed, widening
+from . import matmul, packed, widening, winograd
 from .reduction import opmath
 from .registry import op
 
@@ -68,6 +68,14 @@ def _is_copied(weight, geometry: Geometry) -> bool:
     return is_plain and weight.size >= LEAST_COPIED and geometry.groups == 1 and not geometry.transposed
 
 
+def _is_for_winograd(platform: str, image: ChannelsLast, weight, geometry: Geometry) -> bool:
+    if weight.ndim != 4 or geometry.transposed or image.dtype != weight.dtype:
+        return False
+    _, padding, dilation, _, _, groups = geometry
+    where = {"dtype": image.dtype, "platform": platform}
+    return winograd.pays(weight.shape, image.shape, geometry.stride, padding, dilation, groups, **where, kept=False)
+
+
 def _infer(x, weight, bias, stride, padding, dilation, *rest):
     """On meta tensors, with checks of numbers that only the CPU kernel makes."""
     if min((*stride, *dilation)) < 1 or min(padding) < 0:
@@ -85,8 +93,12 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     if widening.is_wanted(out.device.platform, dtype):
         x, weight, bias = map(widening.widened, (x, weight, bias))
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    if _prefers_aten(out.device.platform, x, weight, geometry):
-        like = ChannelsLast.described(out.shape if batched else (1, *out.shape), x.dtype)
+    shape = out.shape if batched else (1, *out.shape)
+    if _is_for_winograd(out.device.platform, ChannelsLast(x), weight, geometry):
+        filters = winograd.transform(logical(weight))
+        y, bias = winograd.convolve(ChannelsLast(x), filters, logical(bias), geometry.padding, shape).physical, None
+    elif _prefers_aten(out.device.platform, x, weight, geometry):
+        like = ChannelsLast.described(shape, x.dtype)
         if _is_copied(weight, geometry) and packed.available(out.device.platform, out.dtype):
             where = [geometry.padding, geometry.stride, geometry.dilation, 1]
             arguments = [ChannelsLast(x), Opaque(weight), None, *where, "none", [], None]
@@ -128,8 +140,9 @@ def convolution_backward(
     platform, dtype = input_spec.device.platform, grad.dtype
     if widening.is_wanted(platform, dtype):
         grad, x, weight = map(widening.widened, (grad, x, weight))
-    if _prefers_aten(platform, x, weight, geometry):
-        mask = [*output_mask[:2], False]
+    fast_grad_x = _grad_by_winograd(grad, x, weight, geometry, platform) if output_mask[0] else None
+    mask = [output_mask[0] and fast_grad_x is None, output_mask[1], False]
+    if _prefers_aten(platform, x, weight, geometry) and any(mask):
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
         grad_x, grad_weight, _ = aten_bridge.call(
             "aten::convolution_backward",
@@ -138,13 +151,14 @@ def convolution_backward(
         )
         grad_x = None if grad_x is None else grad_x.physical
     elif _is_product(weight, geometry):
-        grad_x, grad_weight = _one_by_one_backward(grad, x, weight, geometry, output_mask, platform)
+        grad_x, grad_weight = _one_by_one_backward(grad, x, weight, geometry, mask, platform)
     else:
         grad_x = grad_weight = None
-        if output_mask[0]:
+        if mask[0]:
             (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, geometry, platform), x)[1](grad)
-        if output_mask[1]:
+        if mask[1]:
             (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry, platform), weight)[1](grad)
+    grad_x = grad_x if fast_grad_x is None else fast_grad_x
     grad_bias = jnp.sum(grad, tuple(range(n + 1))) if output_mask[2] else None
     grad_x, grad_weight, grad_bias = (
         None if made is None else made.astype(dtype) for made in (grad_x, grad_weight, grad_bias)
@@ -152,6 +166,16 @@ def convolution_backward(
     if grad_x is not None:
         grad_x = ChannelsLast(grad_x) if batched else logical(ChannelsLast(grad_x))[0]
     return grad_x, grad_weight, grad_bias
+
+
+def _grad_by_winograd(grad, x, weight, geometry: Geometry, platform: str):
+    """The gradient of x, or None if it is not for that. It is a convolution too, with the filters turned."""
+    image = ChannelsLast(x)
+    if not _is_for_winograd(platform, image, weight, geometry) or max(geometry.padding) > 2:
+        return None
+    padding = [2 - padded for padded in geometry.padding]
+    filters = winograd.transform(weight, backward=True)
+    return winograd.convolve(ChannelsLast(grad), filters, None, padding, image.shape).physical
 
 
 # ---- the order that torch's kernels want a weight in

@@ -11,8 +11,8 @@ _SIZE = [4, 64, 56, 56]
 _GEOMETRY = ([1, 1], [1, 1], [1, 1], 1)
 
 
-def _pays(filters: torch.Tensor, size=_SIZE, geometry=_GEOMETRY, platform: str = "cpu") -> bool:
-    return winograd.pays(filters, size, *geometry, platform=platform)
+def _pays(filters: torch.Tensor, size=_SIZE, geometry=_GEOMETRY, platform: str = "cpu", kept=True) -> bool:
+    return winograd.pays(filters.shape, size, *geometry, dtype=filters.dtype, platform=platform, kept=kept)
 
 
 pytestmark = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def _filters(out: int, channels: int) -> torch.Tensor:
 def _convolve(x, filters, bias=None, padding=(1, 1), other=None, relu=False):
     kernels = torch.ops.lazy_runtime_kernels
     transformed = kernels.winograd_filters(filters)
-    assert list(transformed.shape) == winograd.filters_shape(filters)
+    assert list(transformed.shape) == winograd.filters_shape(*filters.shape[:2])
     return kernels.winograd(x, transformed, bias, padding, other, relu)
 
 
@@ -110,3 +110,45 @@ def test_other_platforms_and_who_does_not_want_it(monkeypatch):
     assert not _pays(torch.ones(64, 64, 3, 3), platform="cuda")
     monkeypatch.setenv("XLA_CPU_WINOGRAD", "0")
     assert not _pays(torch.ones(64, 64, 3, 3))
+
+
+def test_filters_that_are_transformed_at_each_call():
+    assert _pays(torch.ones(64, 64, 3, 3), [4, 64, 14, 14], kept=False)
+    assert not _pays(torch.ones(64, 64, 3, 3), [4, 64, 7, 7], kept=False)
+
+
+@pytest.mark.parametrize("padding", [0, (1, 2), 3])
+def test_gradients(padding, monkeypatch):
+    transformed = []
+    transform = winograd.transform
+    monkeypatch.setattr(
+        winograd, "transform", lambda *args, **named: transformed.append(1) or transform(*args, **named)
+    )
+    torch.manual_seed(0)
+    x, filters, bias = _images(4, 32, 22, 26).requires_grad_(), _filters(48, 32).requires_grad_(), torch.randn(48)
+    results = []
+    for device in ("cpu", "xla"):
+        operands = [each.detach().to(device).requires_grad_() for each in (x, filters, bias)]
+        y = torch.nn.functional.conv2d(*operands, padding=padding)
+        grads = torch.autograd.grad(y.sin().sum(), operands)
+        results.append([each.cpu() for each in (y.detach(), *grads)])
+    assert len(transformed) == (1 if padding == 3 else 2)
+    for expected, found in zip(*results, strict=True):
+        assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_one_gradient_alone(wanted):
+    torch.manual_seed(0)
+    x, filters = _images(4, 32, 22, 26), _filters(48, 32)
+    results = []
+    for device in ("cpu", "xla"):
+        operands = [each.detach().to(device) for each in (x, filters)]
+        for each, wants in zip(operands, wanted, strict=True):
+            each.requires_grad_(wants)
+        y = torch.nn.functional.conv2d(*operands, padding=1).sin().sum()
+        y.backward()
+        results.append([None if each.grad is None else each.grad.cpu() for each in operands])
+    for expected, found in zip(*results, strict=True):
+        assert (found is None) == (expected is None)
+        assert found is None or (found - expected).norm() <= 1e-5 * expected.norm()
