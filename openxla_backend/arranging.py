@@ -57,7 +57,7 @@ class _Arranging:
         like, filters = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
         if transposed or filters.dim() != 4 or like.dim() != 4 or not _pays(node, like, filters):
             return False
-        geometry = [stride, padding, dilation, groups]
+        geometry: list[Any] = [stride, padding, dilation, groups]
         size = list(like.shape)
         where = {"dtype": filters.dtype, "platform": _platform(filters)}
         if winograd.pays(filters.shape, size, *geometry, **where, kept=True):
