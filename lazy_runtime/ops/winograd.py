@@ -120,16 +120,25 @@ def transform(filters: Any, backward: bool = False) -> Any:
 
 
 def convolve(
-    image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int], shape: Sequence[int]
+    image: ChannelsLast,
+    filters: Any,
+    bias: Any,
+    padding: Sequence[int],
+    shape: Sequence[int],
+    other: ChannelsLast | None = None,
+    then: str | None = None,
+    numbers: Sequence[float] = (),
 ) -> ChannelsLast:
-    """A convolution with transformed filters.
+    """A convolution with transformed filters, plus `other`, and `then` an activation of `packed.IN_PLACE`. relu costs
+    nothing more.
 
     Args:
         shape: of the result, in torch's order.
     """
-    like = ChannelsLast.described(shape, image.dtype)
-    arguments = [image, filters, bias, list(padding), None, False]
-    (made,) = aten_bridge.call("lazy_runtime_kernels::winograd", arguments, [like])
+    like, is_relu = ChannelsLast.described(shape, image.dtype), then == "relu"
+    arguments = [image, filters, bias, list(padding), other, is_relu]
+    following = [] if is_relu else ending(then, numbers)
+    (made,) = aten_bridge.call("lazy_runtime_kernels::winograd", arguments, [like], following)
     return made
 
 
@@ -146,10 +155,6 @@ def winograd_filters(filters):
 def winograd_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
-    """As `packed_convolution`, with transformed filters. relu costs nothing more."""
-    like = ChannelsLast.described(out.shape, image.dtype)
+    """As `packed_convolution`, with transformed filters."""
     summed = None if other is None else ChannelsLast(physical(other))
-    arguments = [ChannelsLast(physical(image)), filters, bias, padding, summed, then == "relu"]
-    following = [] if then == "relu" else ending(then, numbers)
-    (made,) = aten_bridge.call("lazy_runtime_kernels::winograd", arguments, [like], following)
-    return made
+    return convolve(ChannelsLast(physical(image)), filters, bias, padding, out.shape, summed, then, numbers)
