@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from . import compare_command, gate_command, models, report, steptime
+from . import compare_command, gate_command, hosttime, models, report, steptime
 from .options import add_choices, check_choices, check_inputs, names, positive
 from .worker import Request
 
@@ -26,10 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{coldstart.table(coldstart.starts(options.repeat, *size), *size)}")
         return 0
     if options.command == "hosttime":
-        from . import environment, hosttime
+        from . import environment
 
         print(report.machine(environment.collect()))
-        print(f"\n{hosttime.table(hosttime.host_times(options.repeat), hosttime.add_time())}")
+        for model in options.models:
+            found = hosttime.host_times(model, options.repeat)
+            print(f"\n{hosttime.table(model, found, hosttime.add_time())}")
         return 0
     if options.command == "steptime":
         from . import environment
@@ -141,8 +143,15 @@ def _parser() -> argparse.ArgumentParser:
     cold.add_argument("--image-size", type=positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
 
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
-    host = commands.add_parser("hosttime", help="time until a call of resnet18 returns, execution not waited for")
+    host = commands.add_parser("hosttime", help="time until a call of a model returns, execution not waited for")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
+    host.add_argument(
+        "--models",
+        type=names("model", hosttime.BOUNDS),
+        default=list(hosttime.BOUNDS),
+        metavar="A,B",
+        help=_all(hosttime.BOUNDS),
+    )
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
     step.add_argument("--repeat", type=positive, default=100, metavar="N", help="steps of each form (default 100)")
     step.add_argument(

@@ -2,7 +2,7 @@
 
 To the user `type(x)` is `torch.Tensor`; it is torch's C++ `FunctionalTensorWrapper`, which turns views and in-place
 operators into pure ones, around one of these. The wrapper swaps its inner tensor when it is written to, so an XLATensor
-is immutable, unless nobody else holds it (`lazy_runtime/writing.py`).
+is immutable, unless nobody else holds it (`rebind`).
 """
 
 # Torch's functionalization has no public names.
@@ -50,6 +50,17 @@ def make(handle: Handle, spec: TensorSpec) -> XLATensor:
     return tensor
 
 
+def rebind(tensor: XLATensor, handle: Handle) -> None:
+    """The tensor has another value from now on; nobody else may hold it."""
+    global _bindings
+    tensor.handle = handle
+    _bindings = object()
+
+
+#: Another object after each `rebind`.
+_bindings = object()
+
+
 def from_array(array: Any, spec: TensorSpec) -> XLATensor:
     """The tensor whose data is the device buffer `array`."""
     return make(Handle(Value(None, 0, array)), spec)
@@ -87,6 +98,33 @@ def values_of(tensors: Sequence[torch.Tensor]) -> list[Value]:
     for tensor in tensors:
         _apply_pending_writes(tensor)
     return [_inner(tensor).handle.value for tensor in tensors]
+
+
+class Unchanged:
+    """Tells, in a tenth of a microsecond for each, whether tensors as users hold them still have the values that they
+    had when this was made. It keeps neither.
+
+    Raises:
+        TypeError: one of them is on another device.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]):
+        self._bindings = _bindings
+        #: the weak reference that each value has to its handle, for as long as it lives
+        self._owners = [value.owner for value in values_of(tensors)]
+        self._inner = torch.classes.lazy_runtime.SameTensors(tensors)
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these, in place of those tensors, have their values."""
+        bindings = _bindings
+        if bindings is self._bindings and self._inner.are(tensors):
+            return True
+        if self._owners != [value.owner for value in values_of(tensors)]:
+            return False
+        if bindings is self._bindings:  # others hold the values now
+            self._inner = torch.classes.lazy_runtime.SameTensors(tensors)
+        self._bindings = bindings
+        return True
 
 
 _torch: Any = torch

@@ -10,7 +10,7 @@ import torch
 from . import transfer
 from .ir import Handle
 from .spec import TensorSpec
-from .tensor import make
+from .tensor import make, rebind
 
 # the bare C functions: a training step writes to hundreds of tensors
 _torch: Any = torch
@@ -33,9 +33,9 @@ def write(targets: Sequence[torch.Tensor], handles: Sequence[Handle], specs: Seq
         values, roots = _torch.ops.lazy_runtime.begin_writes(targets)
     for target, value, root, handle, spec in zip(targets, values, roots, handles, specs, strict=True):
         if value is not None:
-            value.handle = handle
+            rebind(value, handle)
             if root is not None:
-                root.handle = handle
+                rebind(root, handle)
         elif target.device.type != "xla":
             target.copy_(transfer.to_host(make(handle, spec)))
         else:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lazy_runtime import xla_devices
 from lazy_runtime.experimental import compiling as regions
-from lazy_runtime.tensor import unwrap, values_of
+from lazy_runtime.tensor import Unchanged, unwrap
 
 from .arranging import arrange
 from .compiled import CompiledGraph
@@ -74,9 +74,8 @@ class KeptParameters:
         static = frozenset(range(first, end)) if self._frozen else frozenset()
         self._always = CompiledGraph(split.always, self._always_examples, static, visible, aliases)
         self._once = CompiledGraph(split.once, self._once_examples, region=self._always.region.parameters())
-        #: the values of the parameters, as the weak references that each has for as long as it lives, and what `once`
-        #: gave for them
-        self._kept: tuple[list[Any], list[torch.Tensor]] | None = None
+        #: tells whether the parameters stayed the same, and what `once` gave for them
+        self._kept: tuple[Unchanged | None, list[torch.Tensor]] | None = None
 
     @property
     def is_dynamic(self) -> bool:
@@ -111,13 +110,9 @@ class KeptParameters:
     def _keep(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         """What `once` gives for these parameters."""
         kept = self._kept
-        if self._frozen:
-            if kept is None:
-                kept = self._kept = [], self._once(parameters)
-            return kept[1]
-        values = [value.owner for value in values_of(parameters)]
-        if kept is None or kept[0] != values:
-            kept = self._kept = values, self._once(list(parameters))  # which empties what it is given
+        if kept is None or not (self._frozen or kept[0].of(parameters)):  # type: ignore[union-attr]
+            unchanged = None if self._frozen else Unchanged(parameters)
+            kept = self._kept = unchanged, self._once(list(parameters))  # which empties what it is given
         return kept[1]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:

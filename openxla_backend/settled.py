@@ -23,7 +23,7 @@ from lazy_runtime import checks, compiler, config, execute, lifetimes, metrics, 
 from lazy_runtime.errors import users_line
 from lazy_runtime.experimental import compiling
 from lazy_runtime.ir import Call, Handle, Value
-from lazy_runtime.tensor import XLATensor, values_of
+from lazy_runtime.tensor import XLATensor, rebind, values_of
 
 from . import fx
 
@@ -182,9 +182,10 @@ class SettledStep:
         for tensor, root, value, place in zip(written.inner, written.roots, written.values, self._written, strict=True):
             value.array = results[place]
             owner = value.owner  # while it is there, the end of the old handle is counted
-            tensor.handle = handle = Handle(value)
+            handle = Handle(value)
+            rebind(tensor, handle)
             if root is not None:
-                root.handle = handle
+                rebind(root, handle)
         del owner
         lifetimes.bound(len(results))
         _ours.count_writes(written.tensors)

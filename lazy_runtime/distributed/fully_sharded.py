@@ -15,6 +15,7 @@ import torch
 
 from .. import execute, views
 from ..ir import Handle, Value
+from ..tensor import rebind
 
 _torch: Any = torch
 _libraries: list[torch.library.Library] = []
@@ -71,7 +72,7 @@ def _free_unsharded(torchs: Any) -> Any:
 def _forget(tensor: torch.Tensor) -> None:
     """The tensor has no value any more. Who has it as an operand of something recorded keeps it."""
     if views.has_memory(tensor) and not execute.eager:  # eagerly, a view of it would be computed
-        _torch._from_functional_tensor(tensor).handle = Handle(Value(None, 0))
+        rebind(_torch._from_functional_tensor(tensor), Handle(Value(None, 0)))
 
 
 def _finalize_backward(torchs: Any) -> Any:

@@ -128,6 +128,16 @@ def _foreach_optimizer(net: nn.Module) -> None:
     _optimizer(net, foreach=True)
 
 
+def _compiled(net: nn.Module) -> None:
+    @torch.compile(backend="openxla")
+    def update() -> None:
+        for parameter in net.parameters():
+            parameter.mul_(1.1)
+
+    for _ in range(4):  # from then on it knows that they are alone with their memory
+        update()
+
+
 WRITES = [
     _in_place,
     _load,
@@ -137,6 +147,7 @@ WRITES = [
     _running_statistics,
     _optimizer,
     _foreach_optimizer,
+    _compiled,
 ]
 
 
