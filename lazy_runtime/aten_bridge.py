@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from . import checks, dtypes, native
-from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Transposed
+from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Strided, Transposed
 
 # in the order of c10::MemoryFormat's numbers
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
@@ -82,8 +82,8 @@ def call(
     Args:
         name: `aten::convolution`, `aten::sum.dim_IntList`.
         arguments: all of the schema's arguments in order: arrays, `ChannelsLast` images (whose memory the kernel sees
-            in torch's channels_last format), `Transposed` matrices, `HeadsLast`, `Packed`, `Part` and `Opaque` weights,
-            None, numbers, strings, dtypes and the like, lists of these, and `RESULT`.
+            in torch's channels_last format), `Transposed` matrices, `HeadsLast`, `Strided`, `Packed`, `Part` and
+            `Opaque` weights, None, numbers, strings, dtypes and the like, lists of these, and `RESULT`.
         results: for each result an array, `ChannelsLast`, `HeadsLast` or `Packed` like it (a `jax.ShapeDtypeStruct` in
             it will do), or None for one that the operator leaves undefined.
         then: operators that go on in place with its one result, and their further arguments, which are no arrays:
@@ -126,7 +126,16 @@ def after(array: Any, others: Sequence[Any]) -> Any:
     )
 
 
-_KINDS = {type(None): "n", ChannelsLast: "a", Transposed: "x", HeadsLast: "h", Packed: "p", Part: "m", Opaque: "w"}
+_KINDS = {
+    type(None): "n",
+    ChannelsLast: "a",
+    Transposed: "x",
+    HeadsLast: "h",
+    Packed: "p",
+    Part: "m",
+    Strided: "m",
+    Opaque: "w",
+}
 _MARKED = tuple(kind for kind in _KINDS if kind is not type(None))
 
 
@@ -143,7 +152,7 @@ def _encode(argument: Any, arrays: list[Any]) -> str:
         return RESULT
     if isinstance(argument, (*_MARKED, jax.Array)):
         arrays.append(_buffer(argument))
-        return _kind(argument) + (argument.text if isinstance(argument, Packed | Part) else "")
+        return _kind(argument) + (argument.text if isinstance(argument, Packed | Part | Strided) else "")
     if isinstance(argument, list | tuple) and any(isinstance(item, ChannelsLast | jax.Array) for item in argument):
         return "L" + "".join(_encode(item, arrays) for item in argument)
     return encode_static(argument)

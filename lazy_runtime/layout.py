@@ -13,7 +13,8 @@ Small weights share a buffer, and each is a `Part` of it: a kernel of torch's be
 cuts it out, which is a copy.
 
 A permutation is not carried out (`Permuted`) until somebody needs torch's order: what a vision transformer permutes and
-takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part.
+takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part. What is
+taken of it is known too (`Taken`): torch's kernels read it where it lies (`Strided`), and nothing is moved at all.
 """
 
 from __future__ import annotations
@@ -106,13 +107,15 @@ class Permuted(Reordered):
 
     Attributes:
         dims: where each of its dimensions lies in `physical`; not the identity.
+        taken: where `physical` was taken from, if that is known.
     """
 
-    __slots__ = ("dims",)
+    __slots__ = ("dims", "taken")
 
-    def __init__(self, physical: Any, dims: tuple[int, ...]):
+    def __init__(self, physical: Any, dims: tuple[int, ...], taken: Taken | None = None):
         super().__init__(physical)
         self.dims = dims
+        self.taken = taken
 
     def like(self, physical: Any) -> Permuted:
         return Permuted(physical, self.dims)
@@ -120,6 +123,50 @@ class Permuted(Reordered):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.physical.shape[dim] for dim in self.dims)
+
+    @property
+    def strided(self) -> Strided | None:
+        """The same where it lies in what it was taken from; None if that is not known."""
+        if self.taken is None:
+            return None
+        whole, gone, index = self.taken
+        strides = [math.prod(whole.shape[dim + 1 :]) for dim in range(whole.ndim)]
+        start = index * strides.pop(gone)
+        return Strided(whole, start, self.shape, tuple(strides[dim] for dim in self.dims))
+
+
+class Taken(NamedTuple):
+    """What is at one index of one dimension of an array."""
+
+    whole: Any
+    dim: int
+    index: int
+
+
+class Strided(NamedTuple):
+    """An array that lies somewhere in another one, for torch's kernels alone.
+
+    Attributes:
+        physical: the other one.
+        start: where its first element lies there.
+        shape: in torch's order.
+        strides: in elements.
+    """
+
+    physical: Any
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.physical.dtype
+
+    @property
+    def text(self) -> str:
+        """As native/bridge.cpp reads it."""
+        place = _memory_text(str(self.dtype), self.shape, self.start * self.dtype.itemsize)
+        return f"{place};{','.join(map(str, self.strides))}"
 
 
 def permute(x: Any, dims: Sequence[int]) -> Any:
@@ -130,7 +177,8 @@ def permute(x: Any, dims: Sequence[int]) -> Any:
         inner = x.dims if isinstance(x, Permuted) else tuple(range(x.ndim))
     order = tuple(inner[dim] for dim in dims)
     array = x.physical if isinstance(x, Reordered) else x
-    return array if order == tuple(range(x.ndim)) else Permuted(array, order)
+    taken = x.taken if isinstance(x, Permuted) else None
+    return array if order == tuple(range(x.ndim)) else Permuted(array, order, taken)
 
 
 class Part:

@@ -288,18 +288,24 @@ struct Part {
   at::ScalarType dtype;
   std::vector<int64_t> sizes;
   size_t offset;  // bytes
+  std::vector<int64_t> strides{};  // none where it is contiguous
 
   static Part parse(std::string_view text) {
     auto parts = split(text, ';');
     Part part{c10::getStringToDtypeMap().at(std::string(parts.at(0))), {}, std::stoull(std::string(parts.at(2)))};
     for (auto size : split(parts.at(1), ',')) part.sizes.push_back(std::stoll(std::string(size)));
+    if (parts.size() > 3) {
+      for (auto stride : split(parts[3], ',')) part.strides.push_back(std::stoll(std::string(stride)));
+    }
     return part;
   }
 
   uint8_t* memory(ffi::AnyBuffer buffer) const { return static_cast<uint8_t*>(buffer.untyped_data()) + offset; }
 
   at::Tensor view(ffi::AnyBuffer buffer) const {
-    return at::from_blob(memory(buffer), sizes, at::TensorOptions().dtype(dtype));
+    const auto options = at::TensorOptions().dtype(dtype);
+    if (strides.empty()) return at::from_blob(memory(buffer), sizes, options);
+    return at::from_blob(memory(buffer), sizes, strides, options);
   }
 };
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import aten_bridge
-from ..layout import HeadsLast
+from ..layout import HeadsLast, Permuted, Strided
 from . import widening
 from .attention_blocks import Options
 
@@ -33,12 +33,11 @@ def takes(platform: str, query: Any, value: Any, dropout: float) -> bool:
 
 def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
     """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
-    heads = [HeadsLast.of(x) for x in (query, key, value)]
-    arguments = [*heads, 0.0, options.is_causal, _added(mask, query), options.scale]
+    arguments = [*map(_lying, (query, key, value)), 0.0, options.is_causal, _added(mask, query), options.scale]
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    batch, rows, number, _ = heads[0].physical.shape
-    logsumexp = HeadsLast(jax.ShapeDtypeStruct((batch, rows, number), wide))
-    attended, logsumexp = widening.call("cpu", _NAME, arguments, [heads[0], logsumexp])
+    attended = _described(query)
+    logsumexp = HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))
+    attended, logsumexp = widening.call("cpu", _NAME, arguments, [attended, logsumexp])
     return attended.permuted, logsumexp.permuted
 
 
@@ -46,11 +45,24 @@ def backward(
     grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options
 ) -> tuple[Any, Any, Any]:
     """Gradients of the queries, the keys and the values; `forward` says of what."""
-    grad, *heads, attended = (HeadsLast.of(x) for x in (grad, query, key, value, attended))
-    sums = HeadsLast.of(logsumexp)
-    arguments = [grad, *heads, attended, sums, 0.0, options.is_causal, _added(mask, query), options.scale]
-    grads = widening.call("cpu", f"{_NAME}_backward", arguments, heads)
+    heads = query, key, value
+    arguments = [
+        *map(_lying, (grad, *heads, attended, logsumexp)), 0.0, options.is_causal, _added(mask, query), options.scale
+    ]  # fmt: skip
+    grads = widening.call("cpu", f"{_NAME}_backward", arguments, [*map(_described, heads)])
     return grads[0].permuted, grads[1].permuted, grads[2].permuted
+
+
+def _lying(x: Any) -> HeadsLast | Strided:
+    """A value as the kernel takes it: where it lies, if it need not be changed first, and has all of a head's features
+    side by side."""
+    strided = x.strided if isinstance(x, Permuted) and not widening.is_wanted("cpu", x.dtype) else None
+    return strided if strided is not None and strided.strides[-1] == 1 else HeadsLast.of(x)
+
+
+def _described(like: Any) -> HeadsLast:
+    batch, heads, rows, features = like.shape
+    return HeadsLast(jax.ShapeDtypeStruct((batch, rows, heads, features), like.dtype))
 
 
 def _added(mask: Any, query: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import aten_bridge, dtypes, layout
-from ..layout import ChannelsLast, Permuted, Transposed, axis, logical, physical
+from ..layout import ChannelsLast, Permuted, Taken, Transposed, axis, logical, physical
 from ..spec import contiguous_strides, storage_size
 from .matmul import takes_turned
 from .registry import op
@@ -94,8 +94,11 @@ def _part(x, dim, start, stop, step=1):
 def select(x, dim, index):
     if isinstance(x, Permuted):
         gone = x.dims[dim]
-        dims = [where - (where > gone) for where in x.dims if where != gone]
-        return layout.permute(jax.lax.index_in_dim(x.physical, index, gone, keepdims=False), dims)
+        dims = tuple(where - (where > gone) for where in x.dims if where != gone)
+        part = jax.lax.index_in_dim(x.physical, index, gone, keepdims=False)
+        if dims == tuple(range(part.ndim)):
+            return part
+        return Permuted(part, dims, Taken(x.physical, gone, index % x.physical.shape[gone]))
     return jax.lax.index_in_dim(x, index, dim, keepdims=False)
 
 

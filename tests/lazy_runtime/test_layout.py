@@ -1,4 +1,4 @@
-"""Channels-last values: what they look like, and elementwise functions of them."""
+"""Values in another order than torch's: what they look like, and elementwise functions of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lazy_runtime import layout
-from lazy_runtime.layout import ChannelsLast
+from lazy_runtime.layout import ChannelsLast, Permuted
+from lazy_runtime.ops.shape import select
 
 
 def array(*sizes):
@@ -117,3 +118,33 @@ def test_elementwise_without_channels_last_is_the_function_itself():
     result = layout.elementwise(jnp.add, x, 1)
     assert not isinstance(result, ChannelsLast)
     same(result, x + 1)
+
+
+@pytest.mark.parametrize("dims", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("index", [0, 1, -1])
+def test_what_is_taken_of_a_permuted_array(dims, index):
+    """Where it lies in the whole is what numpy, by views alone, says too."""
+    x = array(2, 3, 4)
+    permuted = layout.permute(x, dims)
+    for dim in range(3):
+        wanted = np.asarray(x).transpose(dims).take(index, dim)
+        taken = select(permuted, dim, index)
+        same(taken, wanted)
+        strided = taken.strided if isinstance(taken, Permuted) else None
+        if strided is None:
+            continue
+        assert strided.physical is x
+        memory = np.asarray(x).reshape(-1)[strided.start :]
+        strides = [4 * stride for stride in strided.strides]
+        np.testing.assert_array_equal(np.lib.stride_tricks.as_strided(memory, strided.shape, strides), wanted)
+        turned = layout.permute(taken, (1, 0))
+        if isinstance(turned, Permuted):
+            assert turned.strided is not None
+            assert turned.strided.strides == strided.strides[::-1]
+
+
+def test_where_something_else_has_come_between_nothing_is_known_of_the_whole():
+    permuted = select(layout.permute(array(2, 3, 4), (2, 1, 0)), 1, 0)
+    assert permuted.strided is not None
+    assert permuted.like(permuted.physical + 1).strided is None
+    assert layout.permute(array(2, 3), (1, 0)).strided is None

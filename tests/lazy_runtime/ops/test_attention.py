@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
-from lazy_runtime.ops import attention_aten
+from lazy_runtime.layout import Strided
+from lazy_runtime.ops import attention_aten, widening
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -111,3 +112,33 @@ def test_transposed_heads(compare):
         return attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True)
 
     compare(heads, rand(2, 4, 3, 8), rand(2, 4, 3, 8), rand(2, 4, 3, 8))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("form", ["unbind", "select", "features first"])
+def test_parts_of_one_projection(compare, form, dtype, monkeypatch, request):
+    """Queries, keys and values as a vision transformer takes them out of one product; the kernel reads them there."""
+    call, kinds = widening.call, set()
+
+    def noted(platform, name, arguments, results):
+        if not name.endswith("backward"):
+            kinds.update(map(type, arguments[:3]))
+        return call(platform, name, arguments, results)
+
+    monkeypatch.setattr(widening, "call", noted)
+
+    def parts(projected):
+        if form == "features first":  # those of a head do not lie side by side
+            split = projected.view(2, 5, 8, 3, 3).permute(4, 0, 3, 1, 2)
+        else:
+            split = projected.view(2, 5, 3, 3, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = split.unbind(0) if form == "unbind" else (split[0], split[-2], split[2])
+        return attention(query, key, value).transpose(1, 2).reshape(2, 5, 24)
+
+    compare(parts, rand(2, 5, 72, dtype=dtype))
+    if (
+        "composed" not in request.node.callspec.params["compare"]
+        and form != "features first"
+        and not widening.is_wanted("cpu", dtype)
+    ):
+        assert kinds == {Strided}
