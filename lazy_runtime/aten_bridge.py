@@ -65,11 +65,15 @@ def release_workers() -> None:
 
 @functools.cache
 def is_built() -> bool:
-    """Whether the bridge was built for this torch; loads and registers it the first time."""
+    """Whether the bridge was built for this torch; loads and registers it the first time, and our own kernels, which a
+    program that comes from the disk may call too."""
     try:
         library = native.bridge()
     except native.NativeError:
         return False
+    for kernels in (native.winograd, native.attention):
+        with contextlib.suppress(native.NativeError):
+            kernels()
     jax.ffi.register_ffi_target("aten_call", jax.ffi.pycapsule(library.aten_call), platform="cpu")
     return True
 

@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, Winograd's convolutions, and the ATen bridge."""
+kernels for sparse tensors, Winograd's convolutions, attention, and the ATen bridge."""
 
 from __future__ import annotations
 
@@ -72,6 +72,16 @@ def winograd() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("winograd", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def attention() -> ctypes.CDLL:
+    """The library of attention.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("attention", importlib.metadata.version("torch"))
 
 
 @functools.cache

@@ -71,16 +71,17 @@ def build(out: Path = HERE) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    names = ("guard", "writes", "sparse", "winograd", "bridge")
-    guard, writes, sparse, winograd, bridge = (out / library_name(name, version) for name in names)
+    names = ("guard", "writes", "sparse", "winograd", "attention", "bridge")
+    guard, writes, sparse, winograd, attention, bridge = (out / library_name(name, version) for name in names)
     headers, libraries = [torch / "include"], [torch / "lib"]
     compile_library(HERE / "guard.cpp", guard, headers, libraries, ["c10"])
     compile_library(HERE / "writes.cpp", writes, headers, libraries, ["c10", "torch_cpu"])
     compile_library(HERE / "sparse.cpp", sparse, headers, libraries, ["c10", "torch_cpu"])
     compile_library(HERE / "winograd.cpp", winograd, headers, libraries, ["c10", "torch_cpu"])
+    compile_library(HERE / "attention.cpp", attention, headers, libraries, ["c10", "torch_cpu"])
     headers.append(package_dir("jaxlib") / "include")
     compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
-    return [guard, writes, sparse, winograd, bridge]
+    return [guard, writes, sparse, winograd, attention, bridge]
 
 
 def main() -> int:

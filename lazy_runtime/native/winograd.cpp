@@ -19,42 +19,17 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <exception>
-#include <memory>
-#include <mutex>
 #include <optional>
 
-#include "openmp.h"
-
-// Small arrays of vectors are to lie in registers.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3")
-#endif
+#include "blocks.h"
 
 namespace {
 
-constexpr int64_t lanes = 16, tile = 4, window = 6, points = window * window;
+constexpr int64_t tile = 4, window = 6, points = window * window;
 
 // Numbers of a block's matrices: they take two thirds of the second level of a cache. But so many tiles at least that a
 // matrix of the filters is worth reading. Both were measured, on Zen 4.
 constexpr int64_t block_numbers = 160'000, least_tiles = 28;
-
-// The compiler makes of it what the processor has.
-using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-#define INLINE __attribute__((always_inline)) inline
-
-INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-INLINE void store(float* to, const Vector& x) { *reinterpret_cast<Vector*>(to) = x; }
 
 // B^T d of six rows.
 INLINE void into(const Vector* d, Vector* v) {
@@ -219,21 +194,6 @@ FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float*
   }
 }
 
-// Memory that a thread keeps.
-float* scratch(int64_t numbers) {
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-  static thread_local std::unique_ptr<float, Free> memory;
-  static thread_local int64_t size = 0;
-  if (size < numbers) {
-    memory.reset(static_cast<float*>(std::aligned_alloc(64, (numbers * sizeof(float) + 63) / 64 * 64)));
-    TORCH_CHECK(memory != nullptr, "no memory for ", numbers, " numbers");
-    size = numbers;
-  }
-  return memory.get();
-}
-
 // How many columns of the filters' matrices lie together.
 int64_t panel_of(int64_t out) {
   for (int64_t panel : {64, 48, 32}) {
@@ -267,29 +227,6 @@ void compute(const Sizes& s, const float* images, const float* filters, const En
 }
 
 int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-// Does numbered work in the calling thread and its workers, and throws what one of them throws.
-template <typename Body>
-void for_each(int64_t count, Body body) {
-  std::atomic<int64_t> next{0};
-  std::exception_ptr failure;
-  std::mutex mutex;
-  auto work = [&] {
-    try {
-      for (int64_t item; (item = next++) < count;) body(item);
-    } catch (...) {
-      std::lock_guard<std::mutex> lock(mutex);
-      failure = std::current_exception();
-      next = count;
-    }
-  };
-  if (has_openmp()) {
-    in_all_threads(work);
-  } else {
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 // How filters lie.
 struct Filters {

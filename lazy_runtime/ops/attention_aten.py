@@ -1,5 +1,6 @@
-"""Attention on the CPU in torch's own kernel (flash attention), which never holds the scores: by what was measured
-(docs/architecture.md) it takes less than half the time of products and softmax in XLA."""
+"""Attention on the CPU in torch's own kernel (flash attention), which never holds the scores, or forward in ours
+(`attention_native.py`): by what was measured (docs/architecture.md) torch's takes less than half the time of products
+and softmax in XLA."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from .. import aten_bridge
 from ..layout import HeadsLast, Permuted, Strided
-from . import widening
+from . import attention_native, widening
 from .attention_blocks import Options
 
 _NAME = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -33,11 +34,16 @@ def takes(platform: str, query: Any, value: Any, dropout: float) -> bool:
 
 def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
     """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
-    arguments = [*map(_lying, (query, key, value)), 0.0, options.is_causal, _added(mask, query), options.scale]
+    added = _added(mask, query)
+    heads = [*map(_lying, (query, key, value))]
+    if attention_native.takes(widening.described("cpu", query), added):
+        name, arguments = attention_native.NAME, [*heads, added, options.is_causal, options.scale]
+    else:
+        name, arguments = _NAME, [*heads, 0.0, options.is_causal, added, options.scale]
     wide = jnp.promote_types(query.dtype, jnp.float32)
     attended = _described(query)
     logsumexp = HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))
-    attended, logsumexp = widening.call("cpu", _NAME, arguments, [attended, logsumexp])
+    attended, logsumexp = widening.call("cpu", name, arguments, [attended, logsumexp])
     return attended.permuted, logsumexp.permuted
 
 

@@ -17,7 +17,7 @@ import jax
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import aten_bridge, config, native
+from .. import aten_bridge, config
 from ..layout import ChannelsLast, physical
 from .packed import ending, infer_convolution
 from .registry import op
@@ -38,12 +38,8 @@ _library.define(
 @functools.cache
 def _is_built() -> bool:
     """Whether the kernels are there, and their products, oneDNN's, are made for this processor."""
-    try:
-        native.winograd()
-    except native.NativeError:
-        return False
     kernels = torch.ops.lazy_runtime_kernels
-    if not hasattr(kernels, "winograd"):  # this torch has no such product
+    if not aten_bridge.is_built() or not hasattr(kernels, "winograd"):  # this torch may have no such product
         return False
     with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
         try:

@@ -235,6 +235,9 @@ TRAINING = """
                                 torch.nn.Flatten(), torch.nn.Linear(288, 5))
     images = torch.rand(2, 3, 8, 8)
     results = [torch.linalg.solve(*images[:, 0].to("xla")).sum().item()]  # LAPACK, which tracing makes ready elsewhere
+    x, filters, heads = (torch.rand(size).to("xla") for size in ((2, 32, 32, 32), (32, 32, 3, 3), (1, 2, 20, 16)))
+    results.append(torch.nn.functional.conv2d(x, filters, padding=1).sum().item())  # kernels of ours, as tracing says
+    results.append(torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).sum().item())
     for device, compiled in (("xla", False), ("xla", True), ("cpu", True)):
         x = images.to(device)
         there = torch.nn.Sequential(*model).to(device).train()

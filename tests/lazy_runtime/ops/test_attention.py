@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from comparison import check, rand
 
 from lazy_runtime.layout import Strided
-from lazy_runtime.ops import attention_aten, widening
+from lazy_runtime.ops import attention_aten, attention_native, widening
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -39,6 +39,26 @@ def attention(query, key, value, mask=None, **options):
 
 def qkv(queries=4, keys=6, features=8, values=8, dtype=torch.float32):
     return [rand(2, 3, *sizes, dtype=dtype) for sizes in ((queries, features), (keys, features), (keys, values))]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_our_kernel(compare, causal, dtype, monkeypatch, request):
+    taken, takes = set(), attention_native.takes
+
+    def noted(query, mask):
+        taken.add(takes(query, mask))
+        return takes(query, mask)
+
+    monkeypatch.setattr(attention_native, "takes", noted)
+    compare(attention, *qkv(features=16, values=16, dtype=dtype), is_causal=causal)
+    mask = torch.rand(2, 1, 4, 6) > 0.4
+    mask[..., 0] = True
+    compare(attention, *qkv(features=16, values=16, dtype=dtype), mask)
+    if "composed" not in request.node.callspec.params["compare"]:
+        assert (True in taken) == (
+            dtype != torch.float64 and attention_native._works(str(dtype).removeprefix("torch."))
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

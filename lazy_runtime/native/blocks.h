@@ -1,0 +1,78 @@
+// What kernels of ours have in common that work block by block: vectors, memory and threads.
+
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "openmp.h"
+
+// Small arrays of vectors are to lie in registers.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")
+#endif
+
+namespace {
+
+constexpr int64_t lanes = 16;
+
+// The compiler makes of it what the processor has.
+using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+#define INLINE __attribute__((always_inline)) inline
+
+INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
+INLINE void store(float* to, const Vector& x) { *reinterpret_cast<Vector*>(to) = x; }
+
+// Memory that a thread keeps.
+inline float* scratch(int64_t numbers) {
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  static thread_local std::unique_ptr<float, Free> memory;
+  static thread_local int64_t size = 0;
+  if (size < numbers) {
+    memory.reset(static_cast<float*>(std::aligned_alloc(64, (numbers * sizeof(float) + 63) / 64 * 64)));
+    TORCH_CHECK(memory != nullptr, "no memory for ", numbers, " numbers");
+    size = numbers;
+  }
+  return memory.get();
+}
+
+// Does numbered work in the calling thread and its workers, and throws what one of them throws.
+template <typename Body>
+void for_each(int64_t count, Body body) {
+  std::atomic<int64_t> next{0};
+  std::exception_ptr failure;
+  std::mutex mutex;
+  auto work = [&] {
+    try {
+      for (int64_t item; (item = next++) < count;) body(item);
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex);
+      failure = std::current_exception();
+      next = count;
+    }
+  };
+  if (has_openmp()) {
+    in_all_threads(work);
+  } else {
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace

@@ -1,0 +1,54 @@
+"""Attention on the CPU in a kernel of ours (native/attention.cpp), where oneDNN has its products for this processor: by
+what was measured (docs/architecture.md) bfloat16 takes half the time of torch's kernel, float32 nine tenths."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import aten_bridge
+
+NAME = "lazy_runtime_kernels::attention"
+
+#: Features of a head come in so many together, a vector of the processor's.
+LANES = 16
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def takes(query: Any, mask: Any) -> bool:
+    """Whether the kernel computes this attention, of heads of the same features on the CPU and without dropout.
+
+    Args:
+        query, mask: arrays, the mask as it is added to the scores.
+    """
+    name = str(jnp.dtype(query.dtype))
+    if name not in _DTYPES or query.shape[-1] % LANES != 0:
+        return False
+    return (mask is None or str(mask.dtype) in _DTYPES) and _works(name)
+
+
+@functools.cache
+def _works(name: str) -> bool:
+    """Whether the kernel is there, and its products are made for this processor: else they stop, or take something for
+    what it is not."""
+    kernels = torch.ops.lazy_runtime_kernels
+    if not aten_bridge.is_built() or not hasattr(kernels, "attention"):  # this torch may have no such product
+        return False
+    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
+        # of the scores 0, 1/64, ... each weight is rounded; the values are small integers
+        query, key = (
+            torch.full((1, 1, 3, LANES), 0.25),
+            torch.arange(35.0).view(1, 1, 35, 1).expand(1, 1, 35, LANES) / 16,
+        )
+        value = torch.arange(35 * LANES).remainder(7).view(1, 1, 35, LANES).float()
+        try:
+            found, _ = kernels.attention(*(x.to(_DTYPES[name]) for x in (query, key, value)), None, False, 0.25)
+        except RuntimeError:
+            return False
+        wanted = torch.softmax(query @ key.mT * 0.25, -1) @ value
+        return torch.allclose(found.float(), wanted, rtol=0.02, atol=0.02)
