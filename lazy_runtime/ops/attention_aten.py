@@ -36,7 +36,7 @@ def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tu
     """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
     added = _added(mask, query)
     heads = [*map(_lying, (query, key, value))]
-    if attention_native.takes(widening.described("cpu", query), added):
+    if attention_native.takes(widening.described("cpu", query), key.shape[2], added):
         name, arguments = attention_native.NAME, [*heads, added, options.is_causal, options.scale]
     else:
         name, arguments = _NAME, [*heads, 0.0, options.is_causal, added, options.scale]

@@ -46,15 +46,15 @@ def qkv(queries=4, keys=6, features=8, values=8, dtype=torch.float32):
 def test_our_kernel(compare, causal, dtype, monkeypatch, request):
     taken, takes = set(), attention_native.takes
 
-    def noted(query, mask):
-        taken.add(takes(query, mask))
-        return takes(query, mask)
+    def noted(query, keys, mask):
+        taken.add(takes(query, keys, mask))
+        return takes(query, keys, mask)
 
     monkeypatch.setattr(attention_native, "takes", noted)
-    compare(attention, *qkv(features=16, values=16, dtype=dtype), is_causal=causal)
-    mask = torch.rand(2, 1, 4, 6) > 0.4
+    compare(attention, *qkv(6, features=16, values=16, dtype=dtype), is_causal=causal)
+    mask = torch.rand(2, 1, 6, 6) > 0.4
     mask[..., 0] = True
-    compare(attention, *qkv(features=16, values=16, dtype=dtype), mask)
+    compare(attention, *qkv(6, features=16, values=16, dtype=dtype), mask)
     if "composed" not in request.node.callspec.params["compare"]:
         assert (True in taken) == (
             dtype != torch.float64 and attention_native._works(str(dtype).removeprefix("torch."))

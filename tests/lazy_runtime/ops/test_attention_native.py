@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -110,3 +111,14 @@ def test_other_shapes_are_refused(dtype):
     query = heads(1, 2, 4, 24, dtype)
     with pytest.raises(RuntimeError, match=r"attention of queries \[1, 2, 4, 24\]"):
         kernel(query, query, query, None, False, 1.0)
+
+
+def test_few_queries_of_many_keys_are_left_to_torch(dtype):
+    def takes(queries, keys):
+        query = jnp.zeros((1, 1, queries, 16), str(dtype).removeprefix("torch."))
+        return attention_native.takes(query, keys, None)
+
+    assert takes(6, 6)
+    assert takes(64, 5000)
+    assert not takes(63, 5000)
+    assert not takes(1, 2)
