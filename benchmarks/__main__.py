@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import compare_command, gate_command, hosttime, models, report, steptime
-from .options import add_choices, check_choices, check_inputs, names, positive
+from .options import add_choices, add_names, check_choices, check_inputs, positive
 from .worker import Request
 
 SECONDS_PER_MODEL = 45.0  # ten models end within ten minutes, also where verifying and compiling take longer than here
@@ -145,37 +145,15 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of a model returns, execution not waited for")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
-    host.add_argument(
-        "--models",
-        type=names("model", hosttime.BOUNDS),
-        default=list(hosttime.BOUNDS),
-        metavar="A,B",
-        help=_all(hosttime.BOUNDS),
-    )
+    add_names(host, "--models", "model", hosttime.BOUNDS)
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
     step.add_argument("--repeat", type=positive, default=100, metavar="N", help="steps of each form (default 100)")
-    step.add_argument(
-        "--cases",
-        type=names("case", steptime.CASES),
-        default=list(steptime.CASES),
-        metavar="A,B",
-        help=_all(steptime.CASES),
-    )
+    add_names(step, "--cases", "case", steptime.CASES)
     eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
     eager_models = ("decoder-only", "resnet50")
-    eager.add_argument(
-        "--models",
-        type=names("model", eager_models),
-        default=list(eager_models),
-        metavar="A,B",
-        help=_all(eager_models),
-    )
+    add_names(eager, "--models", "model", eager_models)
     eager.add_argument("--steps", type=positive, default=100, metavar="N", help="of each mode (default 100)")
     return parser
-
-
-def _all(names: Collection[str]) -> str:
-    return f"of {', '.join(names)} (default: all)"
 
 
 if __name__ == "__main__":

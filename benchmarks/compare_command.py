@@ -10,7 +10,7 @@ from typing import Any
 
 from . import environment, models, report, roofline, run
 from .modes import FLOAT32, TESTS, available
-from .options import check_inputs, names, positive
+from .options import add_names, check_inputs, positive
 from .remote import ROOT, RemoteError, Server
 from .worker import Request
 
@@ -21,18 +21,9 @@ SECONDS_PER_PROCESS = 300.0  # compiling included, of which inductor's autotunin
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Gives the command its options."""
-    for option, what, known in (
-        ("--models", "model", models.MODELS),
-        ("--modes", "mode", FLOAT32),
-        ("--test", "test", TESTS),
-    ):
-        parser.add_argument(
-            option,
-            type=names(what, known),
-            default=list(known),
-            metavar="A,B",
-            help=f"of {', '.join(known)} (default: all{' that can be run here' if what == 'mode' else ''})",
-        )
+    add_names(parser, "--models", "model", models.MODELS)
+    add_names(parser, "--modes", "mode", FLOAT32, all_="all that can be run here")
+    add_names(parser, "--test", "test", TESTS)
     parser.add_argument(
         "--torch-xla", metavar="PYTHON", help="the interpreter of an environment where torch_xla is installed"
     )

@@ -23,15 +23,33 @@ def add_choices(
         ("--modes", "mode", MODES, modes),
         ("--test", "test", TESTS, tests),
     ):
-        command.add_argument(
-            option,
-            type=names(what, known),
-            default=default or list(known),
-            metavar="A,B",
-            help=f"of {', '.join(known)} (default: {default or 'all'})",
-        )
+        add_names(command, option, what, known, default)
     command.add_argument("--batch-size", type=positive, metavar="N", help="default 4, and 2 for BERT")
     command.add_argument("--image-size", type=positive, default=image_size, metavar="N", help=f"default {image_size}")
+
+
+def add_names(
+    command: argparse.ArgumentParser | argparse._ArgumentGroup,
+    option: str,
+    what: str,
+    known: Collection[str],
+    default: str = "",
+    all_: str = "all",
+) -> None:
+    """Adds an option that takes names out of `known`.
+
+    Args:
+        what: one of them is, for messages.
+        default: names with commas; all of `known` if empty.
+        all_: what the help calls these.
+    """
+    command.add_argument(
+        option,
+        type=names(what, known),
+        default=default or list(known),
+        metavar="A,B",
+        help=f"of {', '.join(known)} (default: {default or all_})",
+    )
 
 
 def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str]) -> None:

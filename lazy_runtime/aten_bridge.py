@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import checks, dtypes, native
 from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Strided, Transposed
@@ -76,6 +77,19 @@ def is_built() -> bool:
             kernels()
     jax.ffi.register_ffi_target("aten_call", jax.ffi.pycapsule(library.aten_call), platform="cpu")
     return True
+
+
+def kernel_works(name: str, trial: Callable[[Any], bool]) -> bool:
+    """Whether a kernel of ours (`lazy_runtime_kernels::`) is there for this torch, and a trial of it on the CPU
+    succeeds: its products, oneDNN's, may not be made for this processor."""
+    kernels = torch.ops.lazy_runtime_kernels
+    if not is_built() or not hasattr(kernels, name):
+        return False
+    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
+        try:
+            return trial(getattr(kernels, name))
+        except RuntimeError:
+            return False
 
 
 def call(

@@ -38,7 +38,7 @@ from .distributed import functional_collectives as functional_collectives
 from .distributed import spanning
 from .ops import probe, registry
 from .spec import TensorSpec, storage_size
-from .tensor import XLATensor, from_array, make, rebind, to_user, unwrap
+from .tensor import XLATensor, from_array, make, to_user, unwrap
 
 aten = torch.ops.aten
 
@@ -201,7 +201,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         wrapped = unwrap(target)
         inner = make(transfer.to_device(source.to(target.dtype), wrapped.spec.device).handle, wrapped.spec)
         if target is wrapped:  # `torch.tensor(..., device="xla")` fills a fresh tensor below functionalization
-            rebind(wrapped, inner.handle)
+            wrapped.handle = inner.handle
         else:
             torch._functionalize_replace(target, inner)
             torch._functionalize_commit_update(target)
@@ -336,7 +336,7 @@ def _copy_in_place(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tens
     seen. A user's xla target is functionalized to `aten::copy`."""
     target, source = args[:2]
     if isinstance(target, XLATensor):
-        rebind(target, _copy(func, (target, source), kwargs).handle)
+        target.handle = _copy(func, (target, source), kwargs).handle
         return target
     return target.copy_(transfer.to_host(source))
 

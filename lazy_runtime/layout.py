@@ -27,6 +27,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from .spec import contiguous_strides
+
 
 class Reordered:
     """An array whose memory, `physical`, has its dimensions in another order; shape is the logical one."""
@@ -130,7 +132,7 @@ class Permuted(Reordered):
         if self.taken is None:
             return None
         whole, gone, index = self.taken
-        strides = [math.prod(whole.shape[dim + 1 :]) for dim in range(whole.ndim)]
+        strides = list(contiguous_strides(whole.shape))
         start = index * strides.pop(gone)
         return Strided(whole, start, self.shape, tuple(strides[dim] for dim in self.dims))
 

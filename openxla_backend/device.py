@@ -16,7 +16,7 @@ from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics,
 from lazy_runtime.debug import graph_saver
 from lazy_runtime.experimental import compiling
 from lazy_runtime.ir import Handle, Value
-from lazy_runtime.tensor import XLATensor, make, rebind, unwrap, values_of
+from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
 from lazy_runtime.writing import write
 
 from . import ahead, fx, origin, step
@@ -278,7 +278,7 @@ class DeviceRun:
         """A view in torch's books, whose value the program has computed along with its base."""
         with dispatch.Trace(self._device), torch.no_grad():
             view = output.view_of(base)
-        rebind(_inner(view), handle)
+        _inner(view).handle = handle
         return view
 
 

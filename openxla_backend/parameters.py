@@ -74,7 +74,7 @@ class KeptParameters:
         static = frozenset(range(first, end)) if self._frozen else frozenset()
         self._always = CompiledGraph(split.always, self._always_examples, static, visible, aliases)
         self._once = CompiledGraph(split.once, self._once_examples, region=self._always.region.parameters())
-        #: tells whether the parameters stayed the same, and what `once` gave for them
+        #: tells whether the parameters stayed the same (None: they are frozen), and what `once` gave for them
         self._kept: tuple[Unchanged | None, list[torch.Tensor]] | None = None
 
     @property
@@ -110,7 +110,7 @@ class KeptParameters:
     def _keep(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         """What `once` gives for these parameters."""
         kept = self._kept
-        if kept is None or not (self._frozen or kept[0].of(parameters)):  # type: ignore[union-attr]
+        if kept is None or not (kept[0] is None or kept[0].of(parameters)):
             unchanged = None if self._frozen else Unchanged(parameters)
             kept = self._kept = unchanged, self._once(list(parameters))  # which empties what it is given
         return kept[1]

@@ -11,7 +11,6 @@
 
 #if defined(CPUBLAS_BRGEMM_F32F32F32) && defined(CPUBLAS_BRGEMM_BF16BF16F32)  // else the operators are not there
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -21,6 +20,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 
 #include "blocks.h"
 
@@ -36,6 +36,8 @@ constexpr int64_t panel = 64;
 
 using Integers = int32_t __attribute__((vector_size(lanes * sizeof(int32_t)), aligned(4), may_alias));
 using Halves = uint16_t __attribute__((vector_size(lanes * sizeof(uint16_t)), aligned(2), may_alias));
+
+int64_t rounded_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
@@ -84,8 +86,7 @@ struct Added {
   bool narrow = false, once = false;
 
   INLINE float at(int64_t column) const {
-    int64_t place = once ? 0 : column;
-    return narrow ? static_cast<float>(static_cast<const BFloat16*>(row)[place]) : static_cast<const float*>(row)[place];
+    return narrow ? static_cast<float>(static_cast<const BFloat16*>(row)[column]) : static_cast<const float*>(row)[column];
   }
 
   // To the scores from a column on, of which so many are valid.
@@ -114,7 +115,7 @@ struct Row {
 // multiplied with.
 template <typename T>
 INLINE float weigh_with(float* scores, T* weights, int64_t count, int64_t padded, float scale, const Added& added,
-                               Row& row) {
+                        Row& row) {
   const Vector lowest = Vector{} - infinity, numbers = column_numbers();
   Vector largest = lowest;
   for (int64_t c = 0; c < count; c += lanes) {
@@ -126,14 +127,9 @@ INLINE float weigh_with(float* scores, T* weights, int64_t count, int64_t padded
   }
   float now = row.largest;
   for (int64_t lane = 0; lane < lanes; ++lane) now = std::max(now, largest[lane]);
-  if (now == -infinity) {  // all masked, unless something is NaN
-    bool is_nan = false;
-    for (int64_t c = 0; c < count; ++c) is_nan |= scores[c] != scores[c];
-    now = is_nan ? 0 : now;
-  }
   Vector sum{};
-  const float base = now == -infinity ? 0 : now;
-  const int64_t whole = (count + lanes - 1) / lanes * lanes;
+  const float base = now == -infinity ? 0 : now;  // all masked, or NaN, which the sum becomes
+  const int64_t whole = rounded_up(count, lanes);
   for (int64_t c = 0; c < whole; c += lanes) {
     Vector y = exponential(load(scores + c) - base);
     sum += y;
@@ -156,16 +152,17 @@ FOR_EACH_PROCESSOR float weigh(float* scores, BFloat16* weights, int64_t count, 
   return weigh_with(scores, weights, count, padded, scale, added, row);
 }
 
-FOR_EACH_PROCESSOR void multiply(float* row, int64_t count, float factor) {
-  for (int64_t c = 0; c < count; c += lanes) store(row + c, load(row + c) * factor);
-}
-
-FOR_EACH_PROCESSOR void finish(const float* row, float* to, int64_t count, float factor) {
+template <typename T>
+INLINE void multiply_with(const float* row, float factor, T* to, int64_t count) {
   for (int64_t c = 0; c < count; c += lanes) store_as(to + c, load(row + c) * factor);
 }
 
-FOR_EACH_PROCESSOR void finish(const float* row, BFloat16* to, int64_t count, float factor) {
-  for (int64_t c = 0; c < count; c += lanes) store_as(to + c, load(row + c) * factor);
+FOR_EACH_PROCESSOR void multiply(const float* row, float factor, float* to, int64_t count) {
+  multiply_with(row, factor, to, count);
+}
+
+FOR_EACH_PROCESSOR void multiply(const float* row, float factor, BFloat16* to, int64_t count) {
+  multiply_with(row, factor, to, count);
 }
 
 // A tensor (batch, heads, rows, features) whose features lie side by side.
@@ -184,8 +181,6 @@ struct Heads {
     return data + batch * by_batch + head * by_head + row * by_row;
   }
 };
-
-int64_t rounded_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // How many rows of a matrix of this type lie together, number by number.
 template <typename T>
@@ -264,7 +259,7 @@ struct Attention {
         const int64_t valid = causal ? std::clamp<int64_t>(first + r + 1 - k, 0, here) : here;
         float before = weigh(scores + r * width, weights + r * width, valid, columns, scale,
                              added(batch, head, first + r, k), rows[r]);
-        if (k > 0 && before != 1.0f) multiply(sums + r * features, features, before);
+        if (k > 0 && before != 1.0f) multiply(sums + r * features, before, sums + r * features, features);
       }
       for (int64_t f = 0; f < features; f += panel) {
         const int64_t lying = std::min(panel, features - f);
@@ -276,7 +271,7 @@ struct Attention {
     float* sums_of_rows = logsumexp.data_ptr<float>() + batch * logsumexp.stride(0) + head * logsumexp.stride(1);
     for (int64_t r = 0; r < count; ++r) {
       const float sum = rows[r].sum == 0 ? 1 : rows[r].sum;
-      finish(sums + r * features, attended.at(batch, head, first + r), features, 1 / sum);
+      multiply(sums + r * features, 1 / sum, attended.at(batch, head, first + r), features);
       const float largest = rows[r].largest == -infinity ? 0 : rows[r].largest;
       sums_of_rows[(first + r) * logsumexp.stride(2)] = largest + std::log(sum);
     }
@@ -291,8 +286,7 @@ void attend(const Attention<T>& attention, int64_t batch) {
   for_each(all, [&](int64_t item) {
     attention.pack(item / attention.heads, item % attention.heads, packed + item * both);
   });
-  const int64_t blocks = (attention.queries + most_queries - 1) / most_queries;
-  const int64_t count = (attention.queries + blocks - 1) / blocks;
+  const int64_t blocks = ceil_div(attention.queries, most_queries), count = ceil_div(attention.queries, blocks);
   for_each(all * blocks, [&](int64_t item) {
     const int64_t head = item / blocks, first = item % blocks * count;
     if (first >= attention.queries) return;

@@ -226,8 +226,6 @@ void compute(const Sizes& s, const float* images, const float* filters, const En
   }
 }
 
-int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 // How filters lie.
 struct Filters {
   const float* data;

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import aten_bridge
 
@@ -41,21 +40,16 @@ def takes(query: Any, keys: int, mask: Any) -> bool:
 
 @functools.cache
 def _works(name: str) -> bool:
-    """Whether the kernel is there, and its products are made for this processor: else they stop, or take something for
-    what it is not."""
-    kernels = torch.ops.lazy_runtime_kernels
-    if not aten_bridge.is_built() or not hasattr(kernels, "attention"):  # this torch may have no such product
-        return False
-    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
-        # of the scores 0, 1/64, ... each weight is rounded; the values are small integers
-        query, key = (
-            torch.full((1, 1, 3, LANES), 0.25),
-            torch.arange(35.0).view(1, 1, 35, 1).expand(1, 1, 35, LANES) / 16,
-        )
-        value = torch.arange(35 * LANES).remainder(7).view(1, 1, 35, LANES).float()
-        try:
-            found, _ = kernels.attention(*(x.to(_DTYPES[name]) for x in (query, key, value)), None, False, 0.25)
-        except RuntimeError:
-            return False
-        wanted = torch.softmax(query @ key.mT * 0.25, -1) @ value
-        return torch.allclose(found.float(), wanted, rtol=0.02, atol=0.02)
+    return aten_bridge.kernel_works("attention", functools.partial(_is_right, _DTYPES[name]))
+
+
+def _is_right(dtype: torch.dtype, kernel: Any) -> bool:
+    """Whether a small attention is computed: products that are not made for the processor may take something for what
+    it is not."""
+    # of the scores 0, 1/64, ... each weight is rounded; the values are small integers
+    query = torch.full((1, 1, 3, LANES), 0.25)
+    key = torch.arange(35.0).view(1, 1, 35, 1).expand(1, 1, 35, LANES) / 16
+    value = torch.arange(35 * LANES).remainder(7).view(1, 1, 35, LANES).float()
+    found, _ = kernel(*(x.to(dtype) for x in (query, key, value)), None, False, 0.25)
+    wanted = torch.softmax(query @ key.mT * 0.25, -1) @ value
+    return torch.allclose(found.float(), wanted, rtol=0.02, atol=0.02)

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import aten_bridge, config
 from ..layout import ChannelsLast, physical
@@ -37,17 +36,12 @@ _library.define(
 
 @functools.cache
 def _is_built() -> bool:
-    """Whether the kernels are there, and their products, oneDNN's, are made for this processor."""
-    kernels = torch.ops.lazy_runtime_kernels
-    if not aten_bridge.is_built() or not hasattr(kernels, "winograd"):  # this torch may have no such product
-        return False
-    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
-        try:
-            kernels.winograd(
-                torch.ones(1, 16, 4, 4), kernels.winograd_filters(torch.ones(16, 16, 3, 3)), None, [1, 1], None, False
-            )
-        except RuntimeError:
-            return False
+    return aten_bridge.kernel_works("winograd", _compute_one)
+
+
+def _compute_one(kernel: Any) -> bool:
+    filters = torch.ops.lazy_runtime_kernels.winograd_filters(torch.ones(16, 16, 3, 3))
+    kernel(torch.ones(1, 16, 4, 4), filters, None, [1, 1], None, False)
     return True
 
 

@@ -8,7 +8,6 @@ import weakref
 import pytest
 import torch
 
-from lazy_runtime import tensor
 from lazy_runtime.tensor import Unchanged, rebind, unwrap
 
 
@@ -38,8 +37,7 @@ def _data(x: torch.Tensor) -> None:
 
 
 def _rebound(x: torch.Tensor) -> None:
-    inner = unwrap(x)
-    rebind(inner, tensor.make(unwrap(x * 2).handle, inner.spec).handle)
+    rebind(unwrap(x), unwrap(x * 2).handle)
 
 
 @pytest.mark.parametrize("write", [_in_place, _alias, _data, _rebound])
