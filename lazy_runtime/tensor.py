@@ -9,11 +9,13 @@ is immutable, unless nobody else holds it (`rebind`).
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from . import native
 from .ir import Handle, Value
 from .spec import TensorSpec
 
@@ -95,15 +97,17 @@ def unwrap(tensor: torch.Tensor) -> XLATensor:
 
 def values_of(tensors: Sequence[torch.Tensor]) -> list[Value]:
     """The values of xla tensors as users hold them, with every write through their aliases applied: `unwrap` for
-    hundreds, by torch's bare functions and with no question asked."""
-    for tensor in tensors:
-        _apply_pending_writes(tensor)
-    return [_inner(tensor).handle.value for tensor in tensors]
+    hundreds.
+
+    Raises:
+        TypeError: one of them is on another device.
+    """
+    return [inner.handle.value for inner in _inner_tensors(tensors)]
 
 
 class Unchanged:
-    """Tells, in a tenth of a microsecond for each, whether tensors as users hold them still have the values that they
-    had when this was made. It keeps neither.
+    """Tells, in a hundredth of a microsecond for each, whether tensors as users hold them still have the values that
+    they had when this was made. It keeps neither.
 
     Raises:
         TypeError: one of them is on another device.
@@ -113,21 +117,40 @@ class Unchanged:
         self._bindings = _bindings
         #: the weak reference that each value has to its handle, for as long as it lives
         self._owners = [value.owner for value in values_of(tensors)]
-        self._inner = torch.classes.lazy_runtime.SameTensors(tensors)
+        self._known = _know_tensors(tensors)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these, in place of those tensors, have their values."""
         bindings = _bindings
-        if bindings is self._bindings and self._inner.are(tensors):
+        if bindings is self._bindings and _are_same(self._known, tensors):
             return True
         if self._owners != [value.owner for value in values_of(tensors)]:
             return False
         if bindings is self._bindings:  # others hold the values now
-            self._inner = torch.classes.lazy_runtime.SameTensors(tensors)
+            self._known = _know_tensors(tensors)
         self._bindings = bindings
         return True
 
 
 _torch: Any = torch
-_apply_pending_writes = _torch._functionalize_sync
-_inner = _torch._from_functional_tensor
+
+
+def _inner_tensors_in_python(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    for tensor in tensors:
+        if tensor.device.type != "xla":
+            raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
+        _torch._functionalize_sync(tensor)
+    return [_torch._from_functional_tensor(tensor) for tensor in tensors]
+
+
+#: What stands in for `native.tensors()` where it could not be built: nothing is known, and so never the same.
+IN_PYTHON: dict[str, Any] = {
+    "_inner_tensors": _inner_tensors_in_python,
+    "_know_tensors": lambda tensors: None,
+    "_are_same": lambda known, tensors: False,
+}
+
+_inner_tensors, _know_tensors, _are_same = IN_PYTHON.values()
+with contextlib.suppress(native.NativeError):
+    _library: Any = native.tensors()
+    _inner_tensors, _know_tensors, _are_same = _library.inner_tensors, _library.know_tensors, _library.are_same

@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, Winograd's convolutions, attention, and the ATen bridge."""
+kernels for sparse tensors, Winograd's convolutions, attention, the ATen bridge, and what is asked of many tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NativeError(RuntimeError):
     """The C++ part is missing or was built for another torch; the message is one sentence that says what to do."""
 
 
-def _library(stem: str, version: str) -> ctypes.CDLL:
+def _library(stem: str, version: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     path = HERE / library_name(stem, version)
     if not path.exists():
         others = sorted(other.name for other in HERE.glob(f"{stem}-*.so"))
@@ -27,7 +27,7 @@ def _library(stem: str, version: str) -> ctypes.CDLL:
             "run `python -m lazy_runtime.native` (it needs a C++ compiler) and start again"
         )
     try:
-        return ctypes.CDLL(str(path))
+        return kind(str(path))
     except OSError as error:
         raise NativeError(
             f"{path.name} does not load ({error}): run `python -m lazy_runtime.native` and start again"
@@ -82,6 +82,19 @@ def attention() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("attention", importlib.metadata.version("torch"))
+
+
+@functools.cache
+def tensors() -> ctypes.CDLL:
+    """The library of what is asked of hundreds of tensors in one call, as a list or a tuple, with Python's lock held.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    library = _library("tensors", importlib.metadata.version("torch"), ctypes.PyDLL)
+    for function, count in ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2)):
+        function.argtypes, function.restype = [ctypes.py_object] * count, ctypes.py_object
+    return library
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -64,7 +65,8 @@ def compile_library(source: Path, target: Path, includes: list[Path], libraries:
 
 
 def build(out: Path = HERE) -> list[Path]:
-    """Builds every library into `out` and returns their paths.
+    """Builds every library into `out` and returns their paths. `tensors`, without which calls take longer and nothing
+    else is different, needs Python's headers, which some systems have in a package of their own: it is left out there.
 
     Raises:
         BuildError: there is no compiler, no torch, or the compiler failed.
@@ -79,9 +81,15 @@ def build(out: Path = HERE) -> list[Path]:
     compile_library(HERE / "sparse.cpp", sparse, headers, libraries, ["c10", "torch_cpu"])
     compile_library(HERE / "winograd.cpp", winograd, headers, libraries, ["c10", "torch_cpu"])
     compile_library(HERE / "attention.cpp", attention, headers, libraries, ["c10", "torch_cpu"])
+    built = [guard, writes, sparse, winograd, attention]
+    python = Path(sysconfig.get_path("include"))
+    if (python / "Python.h").exists():
+        built.append(out / library_name("tensors", version))
+        names = ["c10", "torch_cpu", "torch_python"]
+        compile_library(HERE / "tensors.cpp", built[-1], [*headers, python], libraries, names)
     headers.append(package_dir("jaxlib") / "include")
     compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
-    return [guard, writes, sparse, winograd, attention, bridge]
+    return [*built, bridge]
 
 
 def main() -> int:

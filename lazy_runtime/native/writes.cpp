@@ -28,7 +28,6 @@
 #include <vector>
 
 #include "refusals.h"
-#include "same_tensors.h"
 #include "shared_memory.h"
 #include "sparse_refusal.h"
 
@@ -465,9 +464,6 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("begin_writes(Tensor[] targets) -> (Tensor[], Tensor[])");
   library.def("values_alone(Tensor[] targets, bool all) -> (Tensor[], Tensor[])");
   library.def("count_writes(Tensor[] targets) -> ()");
-  library.class_<SameTensors>("SameTensors")
-      .def(torch::init<const c10::List<Tensor>&>())
-      .def("are", &SameTensors::are);
   library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {

@@ -8,7 +8,15 @@ import weakref
 import pytest
 import torch
 
+from lazy_runtime import tensor
 from lazy_runtime.tensor import Unchanged, rebind, unwrap
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def implementation(request, monkeypatch):
+    if request.param == "python":  # where it was built without Python's headers
+        for name, function in tensor.IN_PYTHON.items():
+            monkeypatch.setattr(tensor, name, function)
 
 
 @pytest.fixture
@@ -40,7 +48,11 @@ def _rebound(x: torch.Tensor) -> None:
     rebind(unwrap(x), unwrap(x * 2).handle)
 
 
-@pytest.mark.parametrize("write", [_in_place, _alias, _data, _rebound])
+def _swapped(x: torch.Tensor) -> None:
+    torch.utils.swap_tensors(x, torch.nn.Parameter(x * 2) if isinstance(x, torch.nn.Parameter) else x * 2)
+
+
+@pytest.mark.parametrize("write", [_in_place, _alias, _data, _rebound, _swapped])
 @torch.no_grad()
 def test_a_write_is_seen(tensors, write):
     for x in tensors:
@@ -83,6 +95,6 @@ def test_nothing_is_kept_alive(tensors):
 
 def test_what_is_on_another_device_is_refused(tensors):
     with pytest.raises(TypeError, match="expected a tensor on an xla device, got one on cpu"):
-        torch.classes.lazy_runtime.SameTensors([torch.ones(2)])
+        Unchanged([torch.ones(2)])
     with pytest.raises(TypeError, match="expected a tensor on an xla device, got one on cpu"):
         Unchanged(tensors).of([tensors[0], torch.ones(4)])
