@@ -9,7 +9,6 @@ is immutable, unless nobody else holds it (`rebind`).
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,7 +101,7 @@ def values_of(tensors: Sequence[torch.Tensor]) -> list[Value]:
     Raises:
         TypeError: one of them is on another device.
     """
-    return [inner.handle.value for inner in _inner_tensors(tensors)]
+    return [inner.handle.value for inner in _many.inner_tensors(tensors)]
 
 
 class Unchanged:
@@ -117,40 +116,44 @@ class Unchanged:
         self._bindings = _bindings
         #: the weak reference that each value has to its handle, for as long as it lives
         self._owners = [value.owner for value in values_of(tensors)]
-        self._known = _know_tensors(tensors)
+        self._known = _many.know_tensors(tensors)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these, in place of those tensors, have their values."""
         bindings = _bindings
-        if bindings is self._bindings and _are_same(self._known, tensors):
+        if bindings is self._bindings and _many.are_same(self._known, tensors):
             return True
         if self._owners != [value.owner for value in values_of(tensors)]:
             return False
         if bindings is self._bindings:  # others hold the values now
-            self._known = _know_tensors(tensors)
+            self._known = _many.know_tensors(tensors)
         self._bindings = bindings
         return True
 
 
+class InPython:
+    """What stands in for `native.tensors()` where it could not be built: nothing is known, and so never the same."""
+
+    @staticmethod
+    def inner_tensors(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        for tensor in tensors:
+            if tensor.device.type != "xla":
+                raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
+            _torch._functionalize_sync(tensor)
+        return [_torch._from_functional_tensor(tensor) for tensor in tensors]
+
+    @staticmethod
+    def know_tensors(tensors: Sequence[torch.Tensor]) -> None:
+        return None
+
+    @staticmethod
+    def are_same(known: None, tensors: Sequence[torch.Tensor]) -> bool:
+        return False
+
+
 _torch: Any = torch
 
-
-def _inner_tensors_in_python(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    for tensor in tensors:
-        if tensor.device.type != "xla":
-            raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
-        _torch._functionalize_sync(tensor)
-    return [_torch._from_functional_tensor(tensor) for tensor in tensors]
-
-
-#: What stands in for `native.tensors()` where it could not be built: nothing is known, and so never the same.
-IN_PYTHON: dict[str, Any] = {
-    "_inner_tensors": _inner_tensors_in_python,
-    "_know_tensors": lambda tensors: None,
-    "_are_same": lambda known, tensors: False,
-}
-
-_inner_tensors, _know_tensors, _are_same = IN_PYTHON.values()
-with contextlib.suppress(native.NativeError):
-    _library: Any = native.tensors()
-    _inner_tensors, _know_tensors, _are_same = _library.inner_tensors, _library.know_tensors, _library.are_same
+try:
+    _many: Any = native.tensors()
+except native.NativeError:  # built without Python's headers
+    _many = InPython

@@ -17,6 +17,12 @@ class NativeError(RuntimeError):
     """The C++ part is missing or was built for another torch; the message is one sentence that says what to do."""
 
 
+@functools.cache
+def _torch_version() -> str:
+    """What is installed, from its metadata: to read them takes longer than to load a library."""
+    return importlib.metadata.version("torch")
+
+
 def _library(stem: str, version: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     path = HERE / library_name(stem, version)
     if not path.exists():
@@ -41,7 +47,7 @@ def guard() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("guard", importlib.metadata.version("torch"))
+    return _library("guard", _torch_version())
 
 
 @functools.cache
@@ -51,7 +57,7 @@ def writes() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("writes", importlib.metadata.version("torch"))
+    return _library("writes", _torch_version())
 
 
 @functools.cache
@@ -61,7 +67,7 @@ def sparse() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("sparse", importlib.metadata.version("torch"))
+    return _library("sparse", _torch_version())
 
 
 @functools.cache
@@ -71,7 +77,7 @@ def winograd() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("winograd", importlib.metadata.version("torch"))
+    return _library("winograd", _torch_version())
 
 
 @functools.cache
@@ -81,7 +87,7 @@ def attention() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("attention", importlib.metadata.version("torch"))
+    return _library("attention", _torch_version())
 
 
 @functools.cache
@@ -91,7 +97,7 @@ def tensors() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    library = _library("tensors", importlib.metadata.version("torch"), ctypes.PyDLL)
+    library = _library("tensors", _torch_version(), ctypes.PyDLL)
     for function, count in ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2)):
         function.argtypes, function.restype = [ctypes.py_object] * count, ctypes.py_object
     return library
@@ -104,4 +110,4 @@ def bridge() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("bridge", importlib.metadata.version("torch"))
+    return _library("bridge", _torch_version())

@@ -73,23 +73,20 @@ def build(out: Path = HERE) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    names = ("guard", "writes", "sparse", "winograd", "attention", "bridge")
-    guard, writes, sparse, winograd, attention, bridge = (out / library_name(name, version) for name in names)
-    headers, libraries = [torch / "include"], [torch / "lib"]
-    compile_library(HERE / "guard.cpp", guard, headers, libraries, ["c10"])
-    compile_library(HERE / "writes.cpp", writes, headers, libraries, ["c10", "torch_cpu"])
-    compile_library(HERE / "sparse.cpp", sparse, headers, libraries, ["c10", "torch_cpu"])
-    compile_library(HERE / "winograd.cpp", winograd, headers, libraries, ["c10", "torch_cpu"])
-    compile_library(HERE / "attention.cpp", attention, headers, libraries, ["c10", "torch_cpu"])
-    built = [guard, writes, sparse, winograd, attention]
+    built = []
+
+    def add(stem: str, names: list[str], *headers: Path) -> None:
+        built.append(out / library_name(stem, version))
+        compile_library(HERE / f"{stem}.cpp", built[-1], [torch / "include", *headers], [torch / "lib"], names)
+
+    add("guard", ["c10"])
+    for stem in ("writes", "sparse", "winograd", "attention"):
+        add(stem, ["c10", "torch_cpu"])
     python = Path(sysconfig.get_path("include"))
     if (python / "Python.h").exists():
-        built.append(out / library_name("tensors", version))
-        names = ["c10", "torch_cpu", "torch_python"]
-        compile_library(HERE / "tensors.cpp", built[-1], [*headers, python], libraries, names)
-    headers.append(package_dir("jaxlib") / "include")
-    compile_library(HERE / "bridge.cpp", bridge, headers, libraries, ["c10", "torch_cpu"])
-    return [*built, bridge]
+        add("tensors", ["c10", "torch_cpu", "torch_python"], python)
+    add("bridge", ["c10", "torch_cpu"], package_dir("jaxlib") / "include")
+    return built
 
 
 def main() -> int:
