@@ -64,13 +64,13 @@ class _Arranging:
             transformed = self._kept(ours.winograd_filters.default, (weight,))
             transformed.meta = {**weight.meta, "val": filters.new_empty(winograd.filters_shape(*filters.shape[:2]))}  # type: ignore[union-attr]
             arguments = (image, transformed, bias, list(filters.shape), *geometry)
-            self._replace(node, ours.winograd_convolution.default, arguments)
+            replace(self.graph, node, ours.winograd_convolution.default, arguments)
             return True
-        image, weight, bias = self._widened(node, image, weight, bias)
+        weight, named = self._widened(weight)
         room = packed.packed_filters(weight.meta["val"], size, *geometry)
         arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
         arguments = (image, arranged, bias, list(filters.shape), *geometry)
-        self._replace(node, ours.packed_convolution.default, arguments)
+        replace(self.graph, node, ours.packed_convolution.default, arguments, named)
         return True
 
     def _turn_filters(self, node: torch.fx.Node) -> None:
@@ -94,39 +94,20 @@ class _Arranging:
         if not _pays(node, like, matrix) or (bias and not is_row(bias[0], matrix.shape[0], matrix.dtype)):
             return
         rows = like.shape[0]
-        x, weight, row = self._widened(node, x, weight, bias[0] if bias else None)
+        weight, named = self._widened(weight)
         room = packed.packed_matrix(weight.meta["val"], rows)
         arranged = self._kept(ours.pack_matrix.default, (weight, room, rows), room)
-        self._replace(node, ours.packed_linear.default, (x, arranged, row, list(matrix.shape)))
+        arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
+        replace(self.graph, node, ours.packed_linear.default, arguments, named)
 
-    def _widened(self, node: torch.fx.Node, *operands: Any) -> tuple[Any, ...]:
-        """The operands of a product, in float32 where it is faster so (`ops/widening.py`)."""
-        like = node.meta["val"]
-        if not widening.is_wanted(_platform(like), like.dtype):
-            return operands
-        return tuple(None if each is None else self._wide(each, node) for each in operands)
-
-    def _wide(self, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
-        """`x` in float32, for `node`."""
-        if x in self.known:
-            made = self._kept(aten._to_copy.default, (x,), named={"dtype": torch.float32})
-        else:
-            with self.graph.inserting_before(node):
-                made = self.graph.call_function(aten._to_copy.default, (x,), {"dtype": torch.float32})
-        made.meta = {**x.meta, "val": x.meta["val"].float()}
-        return made
-
-    def _replace(self, node: torch.fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
-        """Puts a product of operands that may have been widened where a node is."""
-        value = node.meta["val"]
-        made = replace(self.graph, node, target, arguments)
-        if arguments[0].meta["val"].dtype == value.dtype:
-            return
-        made.meta = {**made.meta, "val": value.float()}
-        with self.graph.inserting_after(made):
-            rounded = self.graph.call_function(aten._to_copy.default, (made,), {"dtype": value.dtype})
-        rounded.meta = {**made.meta, "val": value}
-        made.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
+    def _widened(self, weight: Any) -> tuple[torch.fx.Node, dict[str, Any]]:
+        """A weight, in float32 where products are faster so (`ops/widening.py`), and what tells the product of it."""
+        value = weight.meta["val"]
+        if not widening.is_wanted(_platform(value), value.dtype):
+            return weight, {}
+        made = self._kept(aten._to_copy.default, (weight,), named={"dtype": torch.float32})
+        made.meta = {**weight.meta, "val": value.float()}
+        return made, {"weight_dtype": torch.float32}
 
     def _kept(
         self,

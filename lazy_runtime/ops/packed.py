@@ -23,6 +23,7 @@ from .. import aten_bridge, disk_key
 from ..disk_notes import Notes
 from ..layout import ChannelsLast, Packed, Part, logical, physical
 from ..spec import TensorSpec
+from . import widening
 from .registry import arguments, op
 
 _mkldnn = torch.ops.mkldnn
@@ -34,13 +35,14 @@ _library.define(
 )
 _library.define(
     "packed_convolution(Tensor image, Tensor packed, Tensor? bias, int[] size, int[] stride, int[] padding, "
-    "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[]) -> Tensor"
+    "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[], "
+    "ScalarType? weight_dtype=None) -> Tensor"
 )
 _library.define("part(Tensor buffer, int start, int[] size) -> Tensor")
 _library.define("pack_matrix(Tensor matrix, int room, int rows) -> Tensor")
 _library.define(
     "packed_linear(Tensor x, Tensor packed, Tensor? bias, int[] size, Tensor? other=None, str? then=None, "
-    "float[] numbers=[]) -> Tensor"
+    "float[] numbers=[], ScalarType? weight_dtype=None) -> Tensor"
 )
 
 
@@ -131,7 +133,7 @@ def _infer_packed(weight, room, *_):
     return torch.empty(room, dtype=torch.uint8, device="meta")
 
 
-def infer_convolution(image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=()):
+def infer_convolution(image, packed, bias, size, stride, padding, dilation, groups, *_, **__):
     space = [
         (there + 2 * padded - step * (kernel - 1) - 1) // every + 1
         for there, kernel, every, padded, step in zip(image.shape[2:], size[2:], stride, padding, dilation, strict=True)
@@ -172,14 +174,29 @@ def part(buffer, start, size):
 
 @op("lazy_runtime::packed_convolution", channels_last=True, parts=True, products=True)
 def packed_convolution(
-    image, packed, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, input_spec, out
+    image,
+    packed,
+    bias,
+    size,
+    stride,
+    padding,
+    dilation,
+    groups,
+    other=None,
+    then=None,
+    numbers=(),
+    weight_dtype=None,
+    *,
+    input_spec,
+    out,
 ):
-    """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image."""
+    """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image;
+    computed in `weight_dtype`, the image's if it is None."""
     like = ChannelsLast.described(out.shape, image.dtype)
     operands = [
         ChannelsLast(physical(image)),
         *([] if other is None else [ChannelsLast(physical(other))]),
-        Packed.of(packed, input_spec.dtype, size),
+        Packed.of(packed, weight_dtype or input_spec.dtype, size),
         bias,
         padding,
         stride,
@@ -190,20 +207,27 @@ def packed_convolution(
         name, operands = "mkldnn::_convolution_pointwise", [*operands, "none", [], None]
     else:
         name, operands = "mkldnn::_convolution_pointwise.binary", [*operands, "add", None, None, [], None]
-    (made,) = aten_bridge.call(name, operands, [like], ending(then, numbers))
-    return made
+    return _call(name, operands, like, ending(then, numbers), weight_dtype)
 
 
 @op("lazy_runtime::packed_linear", parts=True, products=True)
-def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), *, input_spec):
-    """A product, plus `other`, and `then` an activation of `IN_PLACE`."""
+def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), weight_dtype=None, *, input_spec):
+    """A product, plus `other`, and `then` an activation of `IN_PLACE`; computed in `weight_dtype`, x's if it is
+    None."""
     like = jax.ShapeDtypeStruct((x.shape[0], size[0]), x.dtype)
-    weight = Packed.of(packed, input_spec.dtype, size)
+    weight = Packed.of(packed, weight_dtype or input_spec.dtype, size)
     if other is None:
         name, operands = "mkldnn::_linear_pointwise", [logical(x), weight, bias, "none", [], None]
     else:
         name, operands = "mkldnn::_linear_pointwise.binary", [logical(x), logical(other), weight, bias, "add"]
-    (made,) = aten_bridge.call(name, operands, [like], ending(then, numbers))
+    return _call(name, operands, like, ending(then, numbers), weight_dtype)
+
+
+def _call(
+    name: str, operands: list[Any], like: Any, then: list[tuple[str, list[Any]]], weight_dtype: torch.dtype | None
+) -> Any:
+    call = aten_bridge.call if weight_dtype is None else widening.call_widened
+    (made,) = call(name, operands, [like], then)
     return made
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from .. import aten_bridge, config
-from ..layout import Reordered
+from ..layout import Reordered, logical
 
 _NARROW = jnp.bfloat16
 _WIDE = jnp.float32
@@ -28,12 +28,12 @@ def is_wanted(platform: str, dtype: Any) -> bool:
 
 
 def widened(x: Any) -> Any:
-    """`x`, an array or one in another order, in float32 if it is bfloat16."""
+    """`x`, an array, one in another order or a part of one, in float32 if it is bfloat16."""
     if getattr(x, "dtype", None) != _NARROW:
         return x
     if isinstance(x, Reordered):
         return x.like(widened(x.physical))
-    return jax.ShapeDtypeStruct(x.shape, _WIDE) if isinstance(x, jax.ShapeDtypeStruct) else x.astype(_WIDE)
+    return jax.ShapeDtypeStruct(x.shape, _WIDE) if isinstance(x, jax.ShapeDtypeStruct) else logical(x).astype(_WIDE)
 
 
 def described(platform: str, x: Any) -> jax.ShapeDtypeStruct:
@@ -43,9 +43,16 @@ def described(platform: str, x: Any) -> jax.ShapeDtypeStruct:
 
 def call(platform: str, name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """`aten_bridge.call` of a kernel that is mostly products."""
-    if not any(is_wanted(platform, getattr(x, "dtype", None)) for x in arguments):
-        return aten_bridge.call(name, arguments, results)
-    made = aten_bridge.call(name, [*map(widened, arguments)], [*map(widened, results)])
+    if any(is_wanted(platform, getattr(x, "dtype", None)) for x in arguments):
+        return call_widened(name, arguments, results)
+    return aten_bridge.call(name, arguments, results)
+
+
+def call_widened(
+    name: str, arguments: Sequence[Any], results: Sequence[Any], then: Sequence[tuple[str, Sequence[Any]]] = ()
+) -> list[Any]:
+    """`aten_bridge.call` in float32, whose results are rounded at the end."""
+    made = aten_bridge.call(name, [*map(widened, arguments)], [*map(widened, results)], then)
     return [_rounded(each, like) for each, like in zip(made, results, strict=True)]
 
 

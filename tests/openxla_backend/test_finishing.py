@@ -215,9 +215,13 @@ def test_approximate_gelu_is_left_to_xla(operators):
     assert _products(operators) == ["packed_linear", "gelu"]
 
 
-def test_activations_of_products_in_bfloat16(operators):
+@pytest.mark.parametrize("computed", ["bfloat16", "float32"])
+def test_activations_of_products_in_bfloat16(operators, monkeypatch, computed):
+    monkeypatch.setenv("XLA_CPU_BFLOAT16_PRODUCTS", computed)
     _check(Layer(nn.GELU()).to(torch.bfloat16), _rows(torch.bfloat16), 2e-2)
-    assert operators.count("add") == 0 or not packed.available("cpu", torch.bfloat16)
+    if packed.available("cpu", torch.bfloat16):
+        assert _products([name for name in operators if name != "_to_copy"]) == ["packed_linear"]
+        assert operators.count("_to_copy") == (computed == "float32")  # of the weight, once
 
 
 class Block(nn.Module):
