@@ -1,13 +1,27 @@
-"""Command line: `python -m benchmarks run|verify|compare|table|gate|coldstart|eager|memory|hosttime|steptime`."""
+"""Command line: `python -m benchmarks COMMAND`; `--help` lists the commands."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import compare_command, gate_command, hosttime, models, report, steptime
+from . import (
+    coldstart,
+    compare_command,
+    compiletime,
+    eager,
+    environment,
+    gate_command,
+    hosttime,
+    longsequence,
+    memory,
+    models,
+    report,
+    run,
+    steptime,
+)
 from .options import add_choices, add_names, check_choices, check_inputs, positive
 from .worker import Request
 
@@ -18,46 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 1 if a row failed."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.command == "coldstart":
-        from . import coldstart, environment
-
+    if options.command in _TABLES:
         print(report.machine(environment.collect()))
-        size = options.batch_size, options.image_size
-        print(f"\n{coldstart.table(coldstart.starts(options.repeat, *size), *size)}")
-        return 0
-    if options.command == "hosttime":
-        from . import environment
-
-        print(report.machine(environment.collect()))
-        for model in options.models:
-            found = hosttime.host_times(model, options.repeat)
-            print(f"\n{hosttime.table(model, found, hosttime.add_time())}")
-        return 0
-    if options.command == "steptime":
-        from . import environment
-
-        print(report.machine(environment.collect()))
-        print(f"\n{steptime.table(options.repeat, options.cases)}")
-        return 0
-    if options.command == "memory":
-        from . import environment, memory
-
-        print(report.machine(environment.collect()))
-        print(f"\n{memory.table()}")
-        return 0
-    if options.command == "eager":
-        from . import eager, environment
-
-        print(report.machine(environment.collect()))
-        for model in options.models:
-            print(f"\n{eager.table(model, *eager.rates(model, options.steps))}")
+        for table in _TABLES[options.command](options):
+            print(f"\n{table}")
         return 0
     if options.command == "compare":
         return compare_command.main(parser, options)
     if options.command == "gate":
         return gate_command.main(parser, options)
-    from . import run
-
     if options.command == "table":
         try:
             records = run.read(options.file)
@@ -70,6 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = run.run([_request(model, options) for model in options.models], options.output)
     print(report.tables(records))
     return int(any(record.get("failure") for record in records))
+
+
+#: Commands that print tables and keep nothing.
+_TABLES: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
+    "coldstart": lambda options: [coldstart.table(coldstart.starts(options.repeat, *_size(options)), *_size(options))],
+    "compiletime": lambda options: [compiletime.table(options.repeat, options.models)],
+    "eager": lambda options: (eager.table(model, *eager.rates(model, options.steps)) for model in options.models),
+    "hosttime": lambda options: (
+        hosttime.table(model, hosttime.host_times(model, options.repeat), hosttime.add_time())
+        for model in options.models
+    ),
+    "longsequence": lambda options: [longsequence.table(options.modes, options.dtypes)],
+    "memory": lambda options: [memory.table()],
+    "steptime": lambda options: [steptime.table(options.repeat, options.cases)],
+}
+
+
+def _size(options: argparse.Namespace) -> tuple[int, int]:
+    return options.batch_size, options.image_size
 
 
 def _request(model: str, options: argparse.Namespace) -> Request:
@@ -99,17 +101,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="verify and time models, write results, print tables")
-    run.add_argument("--repeat", type=positive, default=20, metavar="N", help="the most rounds to time (default 20)")
-    run.add_argument(
+    timed = commands.add_parser("run", help="verify and time models, write results, print tables")
+    timed.add_argument("--repeat", type=positive, default=20, metavar="N", help="the most rounds to time (default 20)")
+    timed.add_argument(
         "--budget",
         type=positive,
         metavar="SECONDS",
         help="for the whole run: rounds are cut to keep to it, to three at the least; verification and compilation are "
         f"not cut (default {SECONDS_PER_MODEL:.0f} per model)",
     )
-    run.add_argument("--float64", action="store_true", help="also verify training and step on xla in float64")
-    run.add_argument(
+    timed.add_argument("--float64", action="store_true", help="also verify training and step on xla in float64")
+    timed.add_argument(
         "--loop",
         type=positive,
         default=1,
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "verify", help="verify models without timing them: float32 outputs, float32 and float64 gradients"
     )
-    for command in (run, check):
+    for command in (timed, check):
         add_choices(command)
         command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")
 
@@ -142,6 +144,14 @@ def _parser() -> argparse.ArgumentParser:
     cold.add_argument("--batch-size", type=positive, default=4, metavar="N", help="default 4")
     cold.add_argument("--image-size", type=positive, default=models.IMAGE_SIZE, metavar="N", help="default 224")
 
+    compiling = commands.add_parser("compiletime", help="first run of a model with empty caches, beside Inductor's")
+    compiling.add_argument("--repeat", type=positive, default=3, metavar="N", help="processes of each kind (default 3)")
+    add_names(compiling, "--models", "model", compiletime.MODELS)
+
+    sequence = commands.add_parser("longsequence", help="memory of attention over a long sequence, in all its forms")
+    add_names(sequence, "--modes", "mode", longsequence.MODES)
+    add_names(sequence, "--dtypes", "dtype", ("float32", "bfloat16"))
+
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of a model returns, execution not waited for")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
@@ -149,10 +159,9 @@ def _parser() -> argparse.ArgumentParser:
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
     step.add_argument("--repeat", type=positive, default=100, metavar="N", help="steps of each form (default 100)")
     add_names(step, "--cases", "case", steptime.CASES)
-    eager = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
-    eager_models = ("decoder-only", "resnet50")
-    add_names(eager, "--models", "model", eager_models)
-    eager.add_argument("--steps", type=positive, default=100, metavar="N", help="of each mode (default 100)")
+    rates = commands.add_parser("eager", help="training by tracing, eagerly, and eagerly with a compiled step")
+    add_names(rates, "--models", "model", ("decoder-only", "resnet50"))
+    rates.add_argument("--steps", type=positive, default=100, metavar="N", help="of each mode (default 100)")
     return parser
 
 

@@ -15,7 +15,7 @@ from . import measure, verify
 from .remote import ROOT, Program, RemoteError, Server
 from .row import Row
 from .training_step import SETTLING
-from .worker import Request
+from .worker import Request, reference
 
 ENVIRONMENT: dict[str, str | None] = {
     # what compilers left on the disk is not used, as in `worker.py`
@@ -113,17 +113,17 @@ def _run(request: Request, test: str, servers: Mapping[str, Server], plant: floa
 
 
 class FirstCalls(NamedTuple):
-    """One commit's rows after their first calls, and eager's results there."""
+    """One commit's rows after their first calls, and what they are compared with, from eager's results there."""
 
     rows: dict[str, Row]
-    expected: verify.Results
+    expected: verify.Reference
 
 
 def _first_calls(
     request: Request, test: str, modes: Sequence[str], side: str, server: Server, plant: float
 ) -> FirstCalls:
     rows: dict[str, Row] = {}
-    expected: verify.Results | None = None
+    expected: verify.Reference | None = None
     least_s = 0.0 if test == "step" else LEAST_S
     for mode in modes:
         row = rows[f"{side} {mode}"] = Row({"model": request.model, "test": test, "mode": mode})
@@ -137,7 +137,7 @@ def _first_calls(
         if mode == "eager":
             if row.program is None:
                 raise RemoteError(f"eager, which all else is compared with, failed: {row.failure}")
-            expected = row.program.results()
+            expected = reference(request, test, row.program.results())
         if test == "step":
             row.settle(SETTLING)
     assert expected is not None

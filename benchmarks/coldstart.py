@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from tabulate import tabulate
 from tqdm import tqdm
+
+from . import fresh
 
 MODEL = "resnet50"
 
@@ -102,12 +100,7 @@ def fresh_process(road: str, cache: str, batch_size: int, image_size: int) -> St
     Raises:
         RuntimeError: it failed; the message ends with what it said.
     """
-    environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": cache, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", f"{__package__}.coldstart", road, str(batch_size), str(image_size)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{ROADS[road]} failed: {done.stderr[-2000:]}")
-    return Start(**json.loads(done.stdout.splitlines()[-1]))
+    return Start(*fresh.call(here, road, batch_size, image_size, environment={"XLA_PERSISTENT_CACHE_PATH": cache}))
 
 
 def starts(rounds: int, batch_size: int, image_size: int) -> dict[str, list[Start]]:
@@ -153,7 +146,3 @@ def table(found: dict[str, list[Start]], batch_size: int, image_size: int) -> st
         f"full cache: lazily a third of the time with an empty one, through openxla {OPENXLA_BOUND} times what Dynamo "
         "and AOTAutograd take without compiling or running anything."
     )
-
-
-if __name__ == "__main__":
-    print(json.dumps(here(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))._asdict()))

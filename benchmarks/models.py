@@ -26,7 +26,7 @@ class Model(NamedTuple):
         inputs: (batch size, image size) → example inputs on the CPU.
         batch_size: the default batch.
         smallest_image: the smallest square image that it takes; None if its input's size is fixed.
-        has_batch_norm: whether float32 gradients are held to the wider bound.
+        has_batch_norm: whether eager's float32 gradients are too inexact for others to be held to them.
     """
 
     build: Callable[[], torch.nn.Module]

@@ -261,7 +261,7 @@ def _checks(modes: dict[str, Record]) -> dict[str, float]:
 
 
 def _bounds(modes: dict[str, Record]) -> str:
-    return ", ".join(f"{bound:.0e} {what}" for what, bound in _checks(modes).items())
+    return ", ".join(f"{bound:.1e} {what}" for what, bound in _checks(modes).items())
 
 
 def _roofline(modes: dict[str, Record], peak: float) -> str:

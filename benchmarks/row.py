@@ -42,7 +42,7 @@ class Row:
         self.program: Program | None = None
         self.rounds: list[Round] = []
 
-    def first_call(self, make: Callable[[], Program], expected: verify.Results | None) -> None:
+    def first_call(self, make: Callable[[], Program], expected: verify.Reference | None) -> None:
         """Makes the program, runs it for the first time, and compares it with eager unless it is eager."""
 
         def action() -> None:
@@ -73,13 +73,13 @@ class Row:
         if self.program is not None:
             self._attempt(self.program.first_step_again)
 
-    def compare(self, expected: verify.Results) -> None:
+    def compare(self, expected: verify.Reference) -> None:
         """Compares the program's last results with eager's."""
         if self.program is not None:
             program = self.program
             self._attempt(lambda: self._hold(self._check(program.results(), expected)))
 
-    def compare_another(self, make: Callable[[], Program], expected: verify.Results) -> None:
+    def compare_another(self, make: Callable[[], Program], expected: verify.Reference) -> None:
         """Compares the first results of a program beside the row's own with eager's."""
 
         def action() -> None:
@@ -147,9 +147,9 @@ class Row:
         """The record as it is written."""
         return {**self.record, "checks": [check.record() for check in self.checks.values()], "failure": self.failure}
 
-    def _check(self, actual: verify.Results, expected: verify.Results) -> verify.Check:
+    def _check(self, actual: verify.Results, expected: verify.Reference) -> verify.Check:
         autocast = MODES[self.record["mode"]].autocast
-        return verify.check(self.record["model"], self.record["test"], actual, expected, autocast)
+        return verify.check(self.record["test"], actual, expected, autocast)
 
     def _hold(self, check: verify.Check) -> None:
         """Fails the row if the check did not pass. Of two checks of one thing the worse is kept."""
@@ -157,7 +157,7 @@ class Row:
         if known is None or not check.error <= known.error:
             self.checks[check.what] = check
         if not check.passed:
-            self._fail(f"error {check.error:.1e} in {check.what}, at most {check.bound:.0e} is allowed")
+            self._fail(f"error {check.error:.1e} in {check.what}, at most {check.bound:.1e} is allowed")
 
     def _attempt(self, action: Callable[[], object]) -> None:
         if self.failure is not None:

@@ -39,13 +39,13 @@ ROWS = [
 def test_speedups_have_lazy_first_and_the_geomean_last():
     lines = _lines(report.tables(ROWS))
     assert "| model | over lazy | over eager | relative error at most |" in lines
-    assert "| resnet18 | 2.00 | 4.00 | 1e-04 float32 outputs |" in lines
-    assert "| vgg16 | 8.00 | 1.00 | 1e-04 float32 outputs |" in lines
+    assert "| resnet18 | 2.00 | 4.00 | 1.0e-04 float32 outputs |" in lines
+    assert "| vgg16 | 8.00 | 1.00 | 1.0e-04 float32 outputs |" in lines
     assert "| geomean | 4.00 | 2.00 | |" in lines
 
 
 def test_times_have_their_spread():
-    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 1 | 1e-04 float32 outputs |" in _lines(
+    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 1 | 1.0e-04 float32 outputs |" in _lines(
         report.tables(ROWS)
     )
 
@@ -54,15 +54,15 @@ def test_a_failure_stands_in_place_of_times_and_is_left_out_of_the_geomean():
     rows = [*ROWS[:5], _row("vgg16", "openxla", None, failure="error 2.0e+00 in float32 outputs")]
     text = report.tables(rows)
     lines = _lines(text)
-    assert "| vgg16 | failed | failed | 1e-04 float32 outputs |" in lines
+    assert "| vgg16 | failed | failed | 1.0e-04 float32 outputs |" in lines
     assert "| geomean | 2.00 (of 1) | 4.00 (of 1) | |" in lines
-    assert "| vgg16 | 10.0 (2.0) | 80.0 (2.0) | failed | 1 | 1e-04 float32 outputs |" in lines
+    assert "| vgg16 | 10.0 (2.0) | 80.0 (2.0) | failed | 1 | 1.0e-04 float32 outputs |" in lines
     assert "vgg16 inference openxla failed: error 2.0e+00 in float32 outputs" in text
 
 
 def test_rows_without_times_show_errors():
     lines = _lines(report.tables([_row("resnet18", "openxla", None)]))
-    assert "| resnet18 | 3.0e-07 | 1e-04 float32 outputs |" in lines
+    assert "| resnet18 | 3.0e-07 | 1.0e-04 float32 outputs |" in lines
 
 
 def test_a_reused_executable_and_recompiles_show():
@@ -155,7 +155,7 @@ def test_a_comparison_has_a_roofline_and_its_geomeans():
         "flags: none; commit abc; matrix products at 200 GFLOP/s; "
         "the modes torch_xla and torch_xla_lazy with torch 2.9.1"
     )
-    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 5.0 | 1 | 1e-04 float32 outputs |" in lines
+    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 5.0 | 1 | 1.0e-04 float32 outputs |" in lines
     assert "| lazy | 4.00 | 1.00, met | 2.00 (resnet18) | 0.97, met |" in lines
     assert "roofline" not in report.tables(ROWS)
     assert "asked for" not in report.tables(ROWS)

@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from benchmarks.row import Row
+from benchmarks.verify import Reference
 from lazy_runtime import metrics
 
-EXPECTED = {"output 0": torch.ones(2)}
+EXPECTED = Reference({"output 0": torch.ones(2)})
 
 
 class FakeProgram:
@@ -109,7 +110,7 @@ def test_wrong_results_take_the_place_of_times():
     assert row.program is None
     row.finish([0.001])
     record = row.finished()
-    assert record["failure"] == "error 5.0e-01 in float32 outputs, at most 1e-04 is allowed"
+    assert record["failure"] == "error 5.0e-01 in float32 outputs, at most 1.0e-04 is allowed"
     assert "median_ms" not in record
 
 
@@ -119,7 +120,7 @@ def test_wrong_results_of_a_later_call_are_found():
     row.run()
     row.compare(EXPECTED)
     row.finish([0.001])
-    assert row.finished()["failure"] == "error 1.0e+00 in float32 outputs, at most 1e-04 is allowed"
+    assert row.finished()["failure"] == "error 1.0e+00 in float32 outputs, at most 1.0e-04 is allowed"
 
 
 def test_the_worse_of_two_checks_is_kept():

@@ -1,0 +1,20 @@
+"""Calls in processes of their own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks import fresh
+
+
+def test_results_come_back_and_variables_get_there():
+    assert fresh.call(os.getpid) != os.getpid()
+    assert fresh.call(os.getenv, "FRESH", environment={"FRESH": "yes"}) == "yes"
+    assert "FRESH" not in os.environ
+
+
+def test_a_failure_says_what_the_process_said():
+    with pytest.raises(RuntimeError, match=r"(?s)listdir.*/nowhere at all.*FileNotFoundError"):
+        fresh.call(os.listdir, "/nowhere at all")
