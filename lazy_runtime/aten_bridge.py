@@ -177,7 +177,7 @@ def _encode(argument: Any, arrays: list[Any]) -> str:
 
 
 def encode_static(argument: Any) -> str:
-    """An argument that is no tensor, as native/bridge.cpp reads it.
+    """An argument that is no tensor, as native/call_text.h reads it.
 
     Raises:
         TypeError: the bridge takes no such argument.

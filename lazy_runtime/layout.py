@@ -166,7 +166,7 @@ class Strided(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As native/bridge.cpp reads it."""
+        """As native/buffers.h reads it."""
         place = _memory_text(str(self.dtype), self.shape, self.start * self.dtype.itemsize)
         return f"{place};{','.join(map(str, self.strides))}"
 
@@ -213,7 +213,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """As native/bridge.cpp reads it."""
+        """As native/buffers.h reads it."""
         return _memory_text(str(self.dtype), self.shape, self.start * self.dtype.itemsize)
 
 
@@ -255,7 +255,7 @@ class Packed(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As native/bridge.cpp reads it."""
+        """As native/buffers.h reads it."""
         return _memory_text(str(self.dtype).removeprefix("torch."), self.shape, self.offset)
 
 

@@ -91,7 +91,7 @@ def _plain() -> Iterator[None]:
 
 
 def _bytes(packed: torch.Tensor) -> int:
-    """With oneDNN's description of the order in front (`Packed` in native/bridge.cpp)."""
+    """With oneDNN's description of the order in front (`Packed` in native/packed_weight.h)."""
     order = _mkldnn._get_mkldnn_serialized_md(packed).numel()
     return _aligned(8 + order) + _mkldnn._nbytes(packed)
 
