@@ -72,7 +72,7 @@ def is_built() -> bool:
         library = native.bridge()
     except native.NativeError:
         return False
-    for kernels in (native.winograd, native.attention):
+    for kernels in (native.winograd, native.pointwise, native.depthwise, native.attention):
         with contextlib.suppress(native.NativeError):
             kernels()
     jax.ffi.register_ffi_target("aten_call", jax.ffi.pycapsule(library.aten_call), platform="cpu")

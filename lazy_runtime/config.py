@@ -39,6 +39,11 @@ def winograd() -> bool:
     return environment.value("XLA_CPU_WINOGRAD")
 
 
+def direct_convolutions() -> bool:
+    """`XLA_CPU_DIRECT_CONVOLUTIONS`: whether kernels of ours compute convolutions of 1x1 and of single channels."""
+    return environment.value("XLA_CPU_DIRECT_CONVOLUTIONS")
+
+
 def strict_fallback() -> bool:
     """`XLA_STRICT_FALLBACK`: whether an operator without a lowering raises instead of being called."""
     return environment.value("XLA_STRICT_FALLBACK") if _strict_fallback is None else _strict_fallback

@@ -46,7 +46,7 @@ thread = _Thread()
 _NOTHING = contextlib.nullcontext()
 
 #: How the names begin of operators that take a weight as torch's kernels want it.
-_KEPT = ("lazy_runtime::pack", "lazy_runtime::winograd")
+_KEPT = tuple(f"lazy_runtime::{name}" for name in ("pack", "winograd", "pointwise", "depthwise"))
 
 
 def graph_name() -> str:

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lazy_runtime import dtypes, xla_devices
-from lazy_runtime.ops import packed, widening, winograd
+from lazy_runtime.ops import own_convolutions, packed, widening
 from lazy_runtime.ops.conv import wants_channels_last
 from lazy_runtime.ops.matmul import SMALLEST_CALL
 
@@ -55,17 +55,21 @@ class _Arranging:
     def _pack_filters(self, node: torch.fx.Node) -> bool:
         image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
         like, filters = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
-        if transposed or filters.dim() != 4 or like.dim() != 4 or not _pays(node, like, filters):
+        if transposed or filters.dim() != 4 or like.dim() != 4 or not _fits(like, filters):
             return False
         geometry: list[Any] = [stride, padding, dilation, groups]
         size = list(like.shape)
         where = {"dtype": filters.dtype, "platform": _platform(filters)}
-        if winograd.pays(filters.shape, size, *geometry, **where, kept=True):
-            transformed = self._kept(ours.winograd_filters.default, (weight,))
-            transformed.meta = {**weight.meta, "val": filters.new_empty(winograd.filters_shape(*filters.shape[:2]))}  # type: ignore[union-attr]
-            arguments = (image, transformed, bias, list(filters.shape), *geometry)
-            replace(self.graph, node, ours.winograd_convolution.default, arguments)
-            return True
+        products = _products(node, filters)
+        for kernel in own_convolutions.KERNELS if products >= own_convolutions.SMALLEST_CALL else ():
+            if kernel.pays(filters.shape, size, *geometry, **where):
+                ordered = self._kept(kernel.filters, (weight,))
+                ordered.meta = {**weight.meta, "val": filters.new_empty(kernel.shape(filters.shape))}  # type: ignore[union-attr]
+                arguments = (image, ordered, bias, list(filters.shape), *geometry)
+                replace(self.graph, node, kernel.convolution, arguments)
+                return True
+        if products < SMALLEST_CALL or not packed.available(_platform(filters), filters.dtype):
+            return False
         weight, named = self._widened(weight)
         room = packed.packed_filters(weight.meta["val"], size, *geometry)
         arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
@@ -91,7 +95,11 @@ class _Arranging:
         if node.kwargs or weight is None or weight not in self.known or x in self.known:
             return
         like, matrix = x.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
-        if not _pays(node, like, matrix) or (bias and not is_row(bias[0], matrix.shape[0], matrix.dtype)):
+        if not _fits(like, matrix) or _products(node, matrix) < SMALLEST_CALL:
+            return
+        if not packed.available(_platform(matrix), matrix.dtype):
+            return
+        if bias and not is_row(bias[0], matrix.shape[0], matrix.dtype):
             return
         rows = like.shape[0]
         weight, named = self._widened(weight)
@@ -158,15 +166,16 @@ def replace(
     return made
 
 
-def _pays(node: torch.fx.Node, x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the weight can be packed, and `node`, its product with x, is large enough for a call of oneDNN's."""
+def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a weight can be kept in another order for products with x."""
     if x.dtype != weight.dtype or not is_static(x.shape) or not weight.numel():
         return False
-    if x.dtype in dtypes.NARROWED and weight.device.type == "xla":  # which holds another one
-        return False
-    if node.meta["val"].numel() * (weight.numel() // weight.shape[0]) < SMALLEST_CALL:
-        return False
-    return packed.available(_platform(weight), weight.dtype)
+    return x.dtype not in dtypes.NARROWED or weight.device.type != "xla"  # which holds another one
+
+
+def _products(node: torch.fx.Node, weight: torch.Tensor) -> int:
+    """How many numbers are multiplied with ones of the weight."""
+    return node.meta["val"].numel() * (weight.numel() // weight.shape[0])
 
 
 def _platform(tensor: torch.Tensor) -> str:

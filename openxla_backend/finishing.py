@@ -13,13 +13,16 @@ from typing import Any
 
 import torch
 
-from lazy_runtime.ops import packed
+from lazy_runtime.ops import own_convolutions, packed
 from lazy_runtime.ops.registry import arguments
 
 from .arranging import is_row, is_static
 
 aten = torch.ops.aten
-_convolutions = (torch.ops.lazy_runtime.packed_convolution.default, torch.ops.lazy_runtime.winograd_convolution.default)
+_convolutions = (
+    torch.ops.lazy_runtime.packed_convolution.default,
+    *(kernel.convolution for kernel in own_convolutions.KERNELS),
+)
 _linear = torch.ops.lazy_runtime.packed_linear.default
 
 

@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, Winograd's convolutions, attention, the ATen bridge, and what is asked of many tensors."""
+kernels for sparse tensors, convolutions, attention, the ATen bridge, and what is asked of many tensors."""
 
 from __future__ import annotations
 
@@ -78,6 +78,26 @@ def winograd() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     return _library("winograd", _torch_version())
+
+
+@functools.cache
+def pointwise() -> ctypes.CDLL:
+    """The library of convolutions of 1x1.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("pointwise", _torch_version())
+
+
+@functools.cache
+def depthwise() -> ctypes.CDLL:
+    """The library of convolutions of each channel by itself.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    return _library("depthwise", _torch_version())
 
 
 @functools.cache

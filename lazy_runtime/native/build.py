@@ -80,7 +80,7 @@ def build(out: Path = HERE) -> list[Path]:
         compile_library(HERE / f"{stem}.cpp", built[-1], [torch / "include", *headers], [torch / "lib"], names)
 
     add("guard", ["c10"])
-    for stem in ("writes", "sparse", "winograd", "attention"):
+    for stem in ("writes", "sparse", "winograd", "pointwise", "depthwise", "attention"):
         add(stem, ["c10", "torch_cpu"])
     python = Path(sysconfig.get_path("include"))
     if (python / "Python.h").exists():

@@ -22,6 +22,7 @@
 #include <optional>
 
 #include "blocks.h"
+#include "ending.h"
 
 namespace {
 
@@ -109,19 +110,6 @@ FOR_EACH_PROCESSOR void transform(const Sizes& s, const float* images, const flo
     }
   }
 }
-
-struct Ending {
-  const float *bias, *other;  // or null
-  bool relu;
-
-  // What becomes of the sum of products `y`, of channel `c` of the result at `at`.
-  INLINE void operator()(Vector y, int64_t c, int64_t at, float* results) const {
-    if (bias) y += load(bias + c);
-    if (other) y += load(other + at);
-    if (relu) y = y < 0.0f ? Vector{} : y;  // a NaN stays one
-    store(results + at, y);
-  }
-};
 
 INLINE int64_t index(const Sizes& s, const Place& place, int64_t i, int64_t j, int64_t c) {
   return ((place.image * s.rows + place.row + i) * s.columns + place.column + j) * s.out + c;
@@ -284,7 +272,8 @@ at::Tensor filters(const at::Tensor& given, bool backward) {
 }
 
 at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const std::optional<at::Tensor>& bias,
-                       at::IntArrayRef padding, const std::optional<at::Tensor>& other, bool relu) {
+                       at::IntArrayRef padding, const std::optional<at::Tensor>& other,
+                       std::optional<double> low, std::optional<double> high) {
   at::Tensor images = given.contiguous(at::MemoryFormat::ChannelsLast);
   int64_t panel = filters.size(3), out = filters.size(1) * panel;
   Sizes s{images.size(0), images.size(2), images.size(3), images.size(1), out, padding[0], padding[1]};
@@ -298,8 +287,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   at::Tensor results = at::empty({s.batch, s.out, s.rows, s.columns}, images.options(), at::MemoryFormat::ChannelsLast);
   at::Tensor summand = other ? other->contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor();
   at::Tensor row = bias ? bias->contiguous() : at::Tensor();
-  Ending ending{row.defined() ? row.const_data_ptr<float>() : nullptr,
-                summand.defined() ? summand.const_data_ptr<float>() : nullptr, relu};
+  Ending ending(row, summand, low, high);
   const float *from = images.const_data_ptr<float>(), *matrices = filters.const_data_ptr<float>();
   float* to = results.mutable_data_ptr<float>();
 
@@ -322,7 +310,8 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
 TORCH_LIBRARY_FRAGMENT(lazy_runtime_kernels, library) {
   library.def("winograd_filters(Tensor filters, bool backward=False) -> Tensor");
   library.def(
-      "winograd(Tensor image, Tensor filters, Tensor? bias, int[] padding, Tensor? other, bool relu) -> Tensor");
+      "winograd(Tensor image, Tensor filters, Tensor? bias, int[] padding, Tensor? other, float? low, "
+      "float? high) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) {
   library.impl("winograd_filters", filters);

@@ -18,20 +18,13 @@ import torch
 
 from .. import aten_bridge, config
 from ..layout import ChannelsLast, physical
-from .packed import ending, infer_convolution
+from . import own_convolutions
 from .registry import op
 
 #: Pixels of a tile's side, what it is computed from, and the numbers of products.
 TILE, POINTS = 4, 36
 
 _LANES = 16
-
-_library = torch.library.Library("lazy_runtime", "FRAGMENT")
-_library.define("winograd_filters(Tensor filters) -> Tensor")
-_library.define(
-    "winograd_convolution(Tensor image, Tensor filters, Tensor? bias, int[] size, int[] stride, int[] padding, "
-    "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[]) -> Tensor"
-)
 
 
 @functools.cache
@@ -41,7 +34,7 @@ def _is_built() -> bool:
 
 def _compute_one(kernel: Any) -> bool:
     filters = torch.ops.lazy_runtime_kernels.winograd_filters(torch.ones(16, 16, 3, 3))
-    kernel(torch.ones(1, 16, 4, 4), filters, None, [1, 1], None, False)
+    kernel(torch.ones(1, 16, 4, 4), filters, None, [1, 1], None, None, None)
     return True
 
 
@@ -109,31 +102,7 @@ def transform(filters: Any, backward: bool = False) -> Any:
     return made
 
 
-def convolve(
-    image: ChannelsLast,
-    filters: Any,
-    bias: Any,
-    padding: Sequence[int],
-    shape: Sequence[int],
-    other: ChannelsLast | None = None,
-    then: str | None = None,
-    numbers: Sequence[float] = (),
-) -> ChannelsLast:
-    """A convolution with transformed filters, plus `other`, and `then` an activation of `packed.IN_PLACE`. relu costs
-    nothing more.
-
-    Args:
-        shape: of the result, in torch's order.
-    """
-    like, is_relu = ChannelsLast.described(shape, image.dtype), then == "relu"
-    arguments = [image, filters, bias, list(padding), other, is_relu]
-    following = [] if is_relu else ending(then, numbers)
-    (made,) = aten_bridge.call("lazy_runtime_kernels::winograd", arguments, [like], following)
-    return made
-
-
-_library.impl("winograd_filters", lambda filters: filters.new_empty(filters_shape(*filters.shape[:2])), "Meta")
-_library.impl("winograd_convolution", infer_convolution, "Meta")
+own_convolutions.define("winograd", functools.partial(pays, kept=True), lambda size: filters_shape(size[0], size[1]))
 
 
 @op("lazy_runtime::winograd_filters")
@@ -146,5 +115,14 @@ def winograd_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with transformed filters."""
-    summed = None if other is None else ChannelsLast(physical(other))
-    return convolve(ChannelsLast(physical(image)), filters, bias, padding, out.shape, summed, then, numbers)
+    image = ChannelsLast(physical(image))
+    return own_convolutions.call("winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers)
+
+
+def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int], shape: Sequence[int]) -> Any:
+    """A convolution with transformed filters.
+
+    Args:
+        shape: of the result, in torch's order.
+    """
+    return own_convolutions.call("winograd", image, filters, bias, [list(padding)], shape)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lazy_runtime import aten_bridge
-from lazy_runtime.ops import packed
+from lazy_runtime.ops import direct, packed
 from lazy_runtime.tensor import unwrap
 from openxla_backend import parameters
 
@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ comp
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch):
-    """Convolutions of 3x3 are oneDNN's too."""
+    """All convolutions are oneDNN's."""
     monkeypatch.setenv("XLA_CPU_WINOGRAD", "0")
+    monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", "0")
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def kept(monkeypatch):
 
 
 def _is_order(name: str) -> bool:
-    return name.startswith(("pack_", "winograd_filters"))
+    return name.startswith("pack_") or name.endswith("_filters.default")
 
 
 def _order(tensor: torch.Tensor) -> str:
@@ -106,6 +107,18 @@ def test_filters_of_three_by_three(kept, monkeypatch, channels, padding):
     _check(model, torch.randn(2, 32, 19, 21))
     assert "transformed" in kept
     assert "packed" not in kept
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv2d(32, 24, 1), nn.Conv2d(32, 32, 3, stride=2, padding=1, groups=32), nn.Conv2d(32, 32, 5, groups=32)],
+    ids=str,
+)
+def test_filters_of_kernels_of_ours(kept, monkeypatch, layer):
+    monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", "1")
+    torch.manual_seed(0)
+    _check(nn.Sequential(layer, nn.ReLU6()), torch.randn(2, 32, 29, 31))
+    assert ("transformed" in kept) == direct.is_available("pointwise", "cpu", torch.float32)
 
 
 def test_one_weight_of_several_layers_is_kept_once_for_each_size(kept):

@@ -23,10 +23,12 @@ pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ comp
 _TASKS = pathlib.Path("/proc/self/task")
 
 
-@pytest.fixture(autouse=True, params=["oneDNN", "Winograd"])
+@pytest.fixture(autouse=True, params=["oneDNN", "ours"])
 def kernels(request, monkeypatch):
     """Whose kernels compute convolutions."""
-    monkeypatch.setenv("XLA_CPU_WINOGRAD", "1" if request.param == "Winograd" else "0")
+    ours = "1" if request.param == "ours" else "0"
+    monkeypatch.setenv("XLA_CPU_WINOGRAD", ours)
+    monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", ours)
     return request.param
 
 
@@ -40,8 +42,8 @@ def operators(monkeypatch):
         finish(graph)
         nodes = [node for node in graph.nodes if node.op == "call_function"]
         names = [node.target.__name__.split(".")[0] for node in nodes]
-        made_once = ("pack_filters", "winograd_filters")
-        found[:] = [re.sub("^(packed|winograd)_conv", "conv", name) for name in names if name not in made_once]
+        found[:] = [re.sub("^(packed|winograd|pointwise|depthwise)_conv", "conv", name) for name in names]
+        found[:] = [name for name in found if not name.endswith("_filters")]
 
     monkeypatch.setattr(parameters, "finish", spy)
     return found

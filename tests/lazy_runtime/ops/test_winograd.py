@@ -32,7 +32,7 @@ def _convolve(x, filters, bias=None, padding=(1, 1), other=None, relu=False):
     kernels = torch.ops.lazy_runtime_kernels
     transformed = kernels.winograd_filters(filters)
     assert list(transformed.shape) == winograd.filters_shape(*filters.shape[:2])
-    return kernels.winograd(x, transformed, bias, padding, other, relu)
+    return kernels.winograd(x, transformed, bias, padding, other, 0.0 if relu else None, None)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 1), (0, 3)], ids=str)
@@ -83,7 +83,7 @@ def test_what_is_not_finite_is_by_the_definition(value, place, relu):
 def test_filters_that_do_not_fit_are_an_error():
     filters = torch.ops.lazy_runtime_kernels.winograd_filters(_filters(64, 32))
     with pytest.raises(RuntimeError, match="filters of shape"):
-        torch.ops.lazy_runtime_kernels.winograd(_images(1, 64, 8, 8), filters, None, [1, 1], None, False)
+        torch.ops.lazy_runtime_kernels.winograd(_images(1, 64, 8, 8), filters, None, [1, 1], None, None, None)
 
 
 @pytest.mark.parametrize(
