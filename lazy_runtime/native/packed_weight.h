@@ -18,7 +18,7 @@
 // What AOTInductor keeps packed weights by. A torch that was built without oneDNN has none of it.
 namespace at::native {
 __attribute__((weak)) Tensor mkldnn_tensor_from_data_ptr(
-    void* memory, IntArrayRef sizes, ScalarType dtype, Device device, const uint8_t* order, int64_t order_bytes);
+    void* memory, IntArrayRef sizes, ScalarType dtype, c10::Device device, const uint8_t* order, int64_t order_bytes);
 __attribute__((weak)) void* data_ptr_from_mkldnn(const Tensor& tensor);
 __attribute__((weak)) int64_t nbytes_from_mkldnn(const Tensor& tensor);
 }  // namespace at::native
