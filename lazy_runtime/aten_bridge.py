@@ -72,9 +72,9 @@ def is_built() -> bool:
         library = native.bridge()
     except native.NativeError:
         return False
-    for kernels in (native.winograd, native.pointwise, native.depthwise, native.attention):
+    for name in native.KERNELS:
         with contextlib.suppress(native.NativeError):
-            kernels()
+            native.kernel(name)
     jax.ffi.register_ffi_target("aten_call", jax.ffi.pycapsule(library.aten_call), platform="cpu")
     return True
 

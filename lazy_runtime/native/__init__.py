@@ -8,6 +8,7 @@ import functools
 import importlib.metadata
 from pathlib import Path
 
+from .build import KERNELS as KERNELS
 from .build import library_name
 
 HERE = Path(__file__).resolve().parent
@@ -71,43 +72,13 @@ def sparse() -> ctypes.CDLL:
 
 
 @functools.cache
-def winograd() -> ctypes.CDLL:
-    """The library of Winograd's convolutions.
+def kernel(name: str) -> ctypes.CDLL:
+    """The library of one of `KERNELS`.
 
     Raises:
         NativeError: it was not built for this torch.
     """
-    return _library("winograd", _torch_version())
-
-
-@functools.cache
-def pointwise() -> ctypes.CDLL:
-    """The library of convolutions of 1x1.
-
-    Raises:
-        NativeError: it was not built for this torch.
-    """
-    return _library("pointwise", _torch_version())
-
-
-@functools.cache
-def depthwise() -> ctypes.CDLL:
-    """The library of convolutions of each channel by itself.
-
-    Raises:
-        NativeError: it was not built for this torch.
-    """
-    return _library("depthwise", _torch_version())
-
-
-@functools.cache
-def attention() -> ctypes.CDLL:
-    """The library of attention.
-
-    Raises:
-        NativeError: it was not built for this torch.
-    """
-    return _library("attention", _torch_version())
+    return _library(name, _torch_version())
 
 
 @functools.cache

@@ -14,9 +14,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+#: The libraries of operators of ours (`lazy_runtime_kernels::`), which programs on the CPU call.
+KERNELS = ("winograd", "pointwise", "depthwise", "attention")
 
 
 class BuildError(RuntimeError):
@@ -73,19 +77,23 @@ def build(out: Path = HERE) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    built = []
+    built, running = [], []
 
     def add(stem: str, names: list[str], *headers: Path) -> None:
         built.append(out / library_name(stem, version))
-        compile_library(HERE / f"{stem}.cpp", built[-1], [torch / "include", *headers], [torch / "lib"], names)
+        include = [torch / "include", *headers]
+        running.append(pool.submit(compile_library, HERE / f"{stem}.cpp", built[-1], include, [torch / "lib"], names))
 
-    add("guard", ["c10"])
-    for stem in ("writes", "sparse", "winograd", "pointwise", "depthwise", "attention"):
-        add(stem, ["c10", "torch_cpu"])
-    python = Path(sysconfig.get_path("include"))
-    if (python / "Python.h").exists():
-        add("tensors", ["c10", "torch_cpu", "torch_python"], python)
-    add("bridge", ["c10", "torch_cpu"], package_dir("jaxlib") / "include")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        add("bridge", ["c10", "torch_cpu"], package_dir("jaxlib") / "include")  # takes longest
+        for stem in ("writes", "sparse", *KERNELS):
+            add(stem, ["c10", "torch_cpu"])
+        add("guard", ["c10"])
+        python = Path(sysconfig.get_path("include"))
+        if (python / "Python.h").exists():
+            add("tensors", ["c10", "torch_cpu", "torch_python"], python)
+    for each in running:
+        each.result()
     return built
 
 

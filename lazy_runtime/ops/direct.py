@@ -55,40 +55,23 @@ def is_available(name: str, platform: str, dtype: Any) -> bool:
     return _is_built(name)
 
 
-def is_pointwise(
-    size: Sequence[int],
-    image_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    dtype: Any,
-    platform: str,
-) -> bool:
+def is_pointwise(size: Sequence[int], image_size: Sequence[int], *geometry: Any, dtype: Any, platform: str) -> bool:
     """Whether a convolution is one of 1x1 that the kernel computes.
 
     Args:
         size: of the filters; all sizes in torch's order.
+        geometry: stride, padding, dilation and groups.
         dtype: torch's or numpy's.
         platform: where it is computed.
     """
+    stride, padding, _, groups = geometry
     is_one = [*size[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
     return is_one and math.prod(image_size) > 0 and is_available("pointwise", platform, dtype)
 
 
-def is_depthwise(
-    size: Sequence[int],
-    image_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    dtype: Any,
-    platform: str,
-) -> bool:
+def is_depthwise(size: Sequence[int], image_size: Sequence[int], *geometry: Any, dtype: Any, platform: str) -> bool:
     """Whether a convolution is one of each channel by itself that the kernel computes; as `is_pointwise`."""
+    stride, _, dilation, groups = geometry
     side, across = size[2:]
     if side != across or side not in (3, 5) or stride[0] != stride[1] or [*dilation] != [1, 1]:
         return False
