@@ -114,6 +114,18 @@ def test_activations(operators, activation):
     assert operators[-1] == "convolution"
 
 
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("-inf")])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU()], ids=str)
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 5, padding=2, groups=64, bias=False)], ids=["1x1", "depthwise"]
+)
+def test_other_filters(operators, layer, activation, value):
+    x = _image()
+    x[0, 3, 4, 5] = value
+    _check(nn.Sequential(Residual(layer, nn.Identity()), layer, nn.BatchNorm2d(64), activation), x)
+    assert operators == ["convolution"] * 2
+
+
 def test_activation_in_place(operators):
     _check(nn.Sequential(_convolution(), nn.ReLU(inplace=True), _convolution()), _image())
     assert operators == ["convolution"] * 2
