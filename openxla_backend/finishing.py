@@ -19,18 +19,20 @@ from lazy_runtime.ops.registry import arguments
 from .arranging import is_row, is_static
 
 aten = torch.ops.aten
-_convolutions = (
-    torch.ops.lazy_runtime.packed_convolution.default,
-    *(kernel.convolution for kernel in own_convolutions.KERNELS),
-)
+_packed = torch.ops.lazy_runtime.packed_convolution.default
 _linear = torch.ops.lazy_runtime.packed_linear.default
 
 
 def finish(graph: torch.fx.Graph) -> None:
     """Moves what follows convolutions and products with packed weights into them."""
-    for target in (*_convolutions, _linear):
+    for target in (*_convolutions(), _linear):
         for node in graph.find_nodes(op="call_function", target=target):
             _activate(graph, _add(graph, _add_bias(graph, node)))
+
+
+def _convolutions() -> list[Any]:
+    """Operators that compute convolutions with kept weights; those of our kernels are there once these were loaded."""
+    return [_packed, *(kernel.convolution for kernel in own_convolutions.KERNELS)]
 
 
 def _add_bias(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
@@ -134,7 +136,7 @@ def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_ahead(other: torch.fx.Node, node: torch.fx.Node) -> bool:
-    return other.target in _convolutions and not other.kwargs and len(other.users) == 1 and other > node
+    return other.target in _convolutions() and not other.kwargs and len(other.users) == 1 and other > node
 
 
 def _looks_like(one: torch.fx.Node, other: torch.fx.Node) -> bool:

@@ -120,10 +120,10 @@ def test_activations(operators, activation):
     "layer", [nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 5, padding=2, groups=64, bias=False)], ids=["1x1", "depthwise"]
 )
 def test_other_filters(operators, layer, activation, value):
-    x = _image()
+    x = _image().repeat(2, 1, 1, 1)  # enough for a call of oneDNN's
     x[0, 3, 4, 5] = value
     _check(nn.Sequential(Residual(layer, nn.Identity()), layer, nn.BatchNorm2d(64), activation), x)
-    assert operators == ["convolution"] * 2
+    assert [name for name in operators if name not in ("fold_batch_norm", "getitem")] == ["convolution"] * 2
 
 
 def test_activation_in_place(operators):
