@@ -1,7 +1,8 @@
 """Inference: weights that are kept from call to call are kept in the order that the kernels want.
 
-On the CPU that is an order of oneDNN's own where it can be known in advance (`lazy_runtime/ops/packed.py`), and
-otherwise channels last.
+On the CPU that is the order of a kernel of ours where one takes the convolution
+(`lazy_runtime/ops/own_convolutions.py`), else one of oneDNN's own where it can be known in advance
+(`lazy_runtime/ops/packed.py`), and otherwise channels last.
 """
 
 from __future__ import annotations
