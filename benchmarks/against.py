@@ -15,7 +15,7 @@ from . import measure, verify
 from .remote import ROOT, Program, RemoteError, Server
 from .row import Row
 from .training_step import SETTLING
-from .worker import Request, reference
+from .worker import Request, exact_results
 
 ENVIRONMENT: dict[str, str | None] = {
     # what compilers left on the disk is not used, as in `worker.py`
@@ -93,10 +93,13 @@ def _check(server: Server, tree: Path) -> int:
 
 def _run(request: Request, test: str, servers: Mapping[str, Server], plant: float) -> dict[str, Row]:
     modes = ["eager", *(mode for mode in request.modes if mode != "eager")]
+    exact = exact_results(request, test)  # once, and before there are threads
     with ThreadPoolExecutor(len(servers)) as both:  # they compile side by side
         sides = list(
             both.map(
-                lambda side: _first_calls(request, test, modes, side, servers[side], plant if side == "after" else 1.0),
+                lambda side: _first_calls(
+                    request, test, modes, side, servers[side], plant if side == "after" else 1.0, exact
+                ),
                 servers,
             )
         )
@@ -120,7 +123,13 @@ class FirstCalls(NamedTuple):
 
 
 def _first_calls(
-    request: Request, test: str, modes: Sequence[str], side: str, server: Server, plant: float
+    request: Request,
+    test: str,
+    modes: Sequence[str],
+    side: str,
+    server: Server,
+    plant: float,
+    exact: verify.Results | None,
 ) -> FirstCalls:
     rows: dict[str, Row] = {}
     expected: verify.Reference | None = None
@@ -137,7 +146,7 @@ def _first_calls(
         if mode == "eager":
             if row.program is None:
                 raise RemoteError(f"eager, which all else is compared with, failed: {row.failure}")
-            expected = reference(request, test, row.program.results())
+            expected = verify.reference(row.program.results(), exact)
         if test == "step":
             row.settle(SETTLING)
     assert expected is not None

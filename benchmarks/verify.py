@@ -73,6 +73,11 @@ def check(test: str, actual: Results, reference: Reference, autocast: bool = Fal
     return Check(what, relative_error(actual, expected), bound(test, dtype, reference.own_error))
 
 
+def reference(results: Results, exact: Results | None) -> Reference:
+    """What is compared with: eager's results, or exact ones where there are any."""
+    return Reference(results) if exact is None else Reference(exact, relative_error(results, exact))
+
+
 def bound(test: str, dtype: torch.dtype, own_error: float = 0.0) -> float:
     """The largest relative error that passes.
 

@@ -84,12 +84,9 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   };
   for_each(by_rows ? blocks : blocks * panels, [&](int64_t item) {
     int64_t from = (by_rows ? item : item % blocks) * block, count = std::min(block, rows - from);
-    if (count > 0) {
-      for (int64_t p = by_rows ? 0 : item / blocks; p < panels; ++p) {
-        compute(from, count, p * panel);
-        if (!by_rows) break;
-      }
-    }
+    int64_t first = by_rows ? 0 : item / blocks, end = by_rows ? panels : first + 1;
+    if (count <= 0) return;
+    for (int64_t p = first; p < end; ++p) compute(from, count, p * panel);
     at::native::cpublas::brgemm_release(false);
   });
   return results;

@@ -1,6 +1,6 @@
 """Convolutions of 1x1, and of each channel by itself, with kept weights in kernels of ours on the CPU
 (native/pointwise.cpp, native/depthwise.cpp). oneDNN's find out anew at each call what they have to do, which takes 20
-us, and after them an activation is another pass over the results (docs/architecture.md)."""
+to 30 us, and after them an activation is another pass over the results (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import torch
 
 from .. import aten_bridge, config
-from ..layout import ChannelsLast, physical
 from . import own_convolutions
 from .registry import op
 
@@ -101,7 +100,6 @@ def pointwise_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with filters of 1x1 in the kernel's order."""
-    image = ChannelsLast(physical(image))
     return own_convolutions.call("pointwise", image, filters, bias, [], out.shape, other, then, numbers)
 
 
@@ -110,5 +108,5 @@ def depthwise_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with filters of one channel each in the kernel's order."""
-    image, geometry = ChannelsLast(physical(image)), [stride[0], list(padding)]
+    geometry = [stride[0], list(padding)]
     return own_convolutions.call("depthwise", image, filters, bias, geometry, out.shape, other, then, numbers)

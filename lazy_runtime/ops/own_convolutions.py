@@ -58,7 +58,7 @@ def define(name: str, pays: Callable[..., bool], shape: Callable[[Sequence[int]]
 
 def call(
     name: str,
-    image: ChannelsLast,
+    image: Any,
     filters: Any,
     bias: Any,
     geometry: Sequence[Any],
@@ -77,7 +77,7 @@ def call(
     summed = None if other is None else ChannelsLast(physical(other))
     bounds = _bounds(then, numbers)
     following = ending(then, numbers) if bounds is None else []
-    operands = [image, filters, bias, *geometry, summed, *(bounds or (None, None))]
+    operands = [ChannelsLast(physical(image)), filters, bias, *geometry, summed, *(bounds or (None, None))]
     (made,) = aten_bridge.call(f"lazy_runtime_kernels::{name}", operands, [like], following)
     return made
 

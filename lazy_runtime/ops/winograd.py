@@ -17,7 +17,7 @@ import jax
 import torch
 
 from .. import aten_bridge, config
-from ..layout import ChannelsLast, physical
+from ..layout import ChannelsLast
 from . import own_convolutions
 from .registry import op
 
@@ -115,7 +115,6 @@ def winograd_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with transformed filters."""
-    image = ChannelsLast(physical(image))
     return own_convolutions.call("winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers)
 
 
