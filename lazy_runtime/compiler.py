@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, lower, metrics
+from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, lower, metrics, shared_numbers
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -199,6 +199,9 @@ def executable(
     if found is not None:
         metrics.count("CachedCompile")
         return found
+    settled = shared_numbers.settled(graph)
+    if settled is not graph:
+        return executable(settled, keep_layout)
     if team is not None:
         shared = team.share(graph, lambda: _compile_counted(graph, keep_layout))
         physical = frozenset(number for number, is_last in enumerate(shared.physical) if is_last)
@@ -367,3 +370,4 @@ def clear() -> None:
     """Forgets every executable."""
     with _lock:
         _executables.clear()
+    shared_numbers.forget()

@@ -72,7 +72,8 @@ def program(graph: Graph, keep_layout: frozenset[int] | None) -> str:
             call.digest = _call(call)
         hashed.update(call.digest)
     layout = None if keep_layout is None else tuple(sorted(keep_layout))
-    rest = graph.operands, graph.outputs, graph.leaves, graph.donated, graph.channels_last, graph.options, layout
+    rest = graph.operands, graph.outputs, graph.leaves, graph.donated, graph.channels_last, graph.options, graph.shared
+    rest += (layout,)
     if graph.device.grid is not None:
         rest += graph.placements, graph.results
     hashed.update(_encode(rest).encode())

@@ -24,6 +24,7 @@ from . import (
     numbering,
     op_by_op,
     sharding,
+    shared_numbers,
 )
 from .debug import compiling, graph_saver, graphs, output
 from .ir import Node, Value
@@ -183,7 +184,6 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
         return
     if _SAVES_GRAPHS:
         graph_saver.save(numbered)
-    floats = [number for node in nodes for number in node.floats]
     ints = [number for node in nodes for number in node.ints]
     if _NAMES_LINES:
         lower.thread.scopes = graphs.scopes(nodes)
@@ -191,6 +191,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     if device.grid is not None:
         graph, keep_layout = sharding.place(graph, leaves, live), frozenset()  # shardings are of torch's dimensions
     executable = compiler.executable(graph, keep_layout)
+    floats = shared_numbers.values(nodes, executable.graph)
     lower.thread.scopes = ()
     new = executable.is_new
     if new:

@@ -191,10 +191,11 @@ class Graph(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()  # of the XLA compiler, for this program alone
     placements: tuple[Any, ...] | None = None  # how the leaves lie on the device's grid (`sharding.py`), if it has one
     results: tuple[Any, ...] | None = None  # and how the outputs are to; None for as XLA likes
+    shared: tuple[int, ...] = ()  # which of the program's floats each of the calls' is; empty if they are the same
 
     @property
     def floats(self) -> int:
-        return sum(call.floats for call in self.calls)
+        return 1 + max(self.shared) if self.shared else sum(call.floats for call in self.calls)
 
     @property
     def ints(self) -> int:

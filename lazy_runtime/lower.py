@@ -139,7 +139,8 @@ def evaluate(
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
         if overwriting is not None:
             arrays = overwriting.operands(number, arrays)
-        call_floats = [floats[next_float + i] for i in range(call.floats)]
+        places = range(next_float, next_float + call.floats)
+        call_floats = [floats[graph.shared[place] if graph.shared else place] for place in places]
         call_ints = [ints[next_int + i] for i in range(call.ints)]
         next_float += call.floats
         next_int += call.ints

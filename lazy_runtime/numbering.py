@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from . import config, deferred_views
+from . import config, deferred_views, shared_numbers
 from .ir import Call, Graph, Handle, Node, Value
 from .spec import TensorSpec
 from .xla_devices import Device
@@ -86,8 +86,11 @@ def number(
             slot += 1
     donated = _donated(leaves, specs, live) if donate and config.donation() else ()
     channels_last = tuple([number for number, value in enumerate(leaves) if value.channels_last])
+    shared = shared_numbers.of(nodes)
     calls = tuple([node.call for node in nodes])
-    graph = Graph(device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options)
+    graph = Graph(
+        device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options, shared=shared
+    )
     numbered = Numbered(graph, leaves, live, nodes)
     if alone is not None:
         alone.keep(numbered)

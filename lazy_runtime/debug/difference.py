@@ -134,6 +134,8 @@ def explain(old: Seen, new: Seen) -> Difference:
         changed = min(set(before.donated) ^ set(after.donated))
         now = "may be reused now" if changed in after.donated else "is still needed by a tensor now"
         return Difference("donation", f"the buffer of input {changed} {now}", new.leaf_lines[changed])
+    if before.shared != after.shared:
+        return Difference("argument", "numbers of the same operator that were equal differ now, or became equal")
     return Difference("options", "other options of the compiler")
 
 
