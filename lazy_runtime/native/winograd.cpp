@@ -57,10 +57,10 @@ using Double = double __attribute__((vector_size(lanes * sizeof(double)), aligne
 
 // G g of three rows.
 INLINE void of_filter(const Double& a, const Double& b, const Double& c, Double* u) {
-  Double sum = a + c, wide = (a + 4.0 * c) / 24.0, half = b / 12.0;
-  u[0] = a / 4.0;
-  u[1] = (sum + b) / -6.0;
-  u[2] = (b - sum) / 6.0;
+  Double sum = a + c, wide = (a + 4.0 * c) * (1.0 / 24), half = b * (1.0 / 12);  // divisions take longer than all else
+  u[0] = a * 0.25;
+  u[1] = (sum + b) * (-1.0 / 6);
+  u[2] = (b - sum) * (1.0 / 6);
   u[3] = wide + half;
   u[4] = wide - half;
   u[5] = c;
@@ -222,18 +222,23 @@ struct Filters {
 };
 
 // As many channels of a panel are transformed together.
-constexpr int64_t channels_together = 16;
+constexpr int64_t channels_together = 32;
 
 // Filters of a panel's `panel` results and of `count` channels, to 36 matrices that begin `stride` apart.
 FOR_EACH_PROCESSOR void transform_filters(const Filters& filters, int64_t first, int64_t panel, int64_t channel,
                                           int64_t count, float* to, int64_t stride) {
-  for (int64_t c = 0; c < count; ++c) {
-    for (int64_t lane = 0; lane < panel; lane += lanes) {
-      Double g[9], columns[3][window], u[window];
-      const float* from = filters.data + (first + lane) * filters.by_out + (channel + c) * filters.by_in;
-      for (int64_t l = 0; l < lanes; ++l, from += filters.by_out) {
-        for (int64_t k = 0; k < 9; ++k) g[k][l] = from[filters.turned ? 8 - k : k];
+  float filter[channels_together][9][lanes];  // all before the first is read as a vector, which has to wait for them
+  const int64_t last = filters.turned ? 8 : 0, direction = filters.turned ? -1 : 1;
+  for (int64_t lane = 0; lane < panel; lane += lanes) {
+    for (int64_t l = 0; l < lanes; ++l) {
+      const float* from = filters.data + (first + lane + l) * filters.by_out + channel * filters.by_in;
+      for (int64_t c = 0; c < count; ++c, from += filters.by_in) {
+        for (int64_t k = 0; k < 9; ++k) filter[c][last + direction * k][l] = from[k];
       }
+    }
+    for (int64_t c = 0; c < count; ++c) {
+      Double g[9], columns[3][window], u[window];
+      for (int64_t k = 0; k < 9; ++k) g[k] = __builtin_convertvector(load(filter[c][k]), Double);
       for (int64_t j = 0; j < 3; ++j) of_filter(g[j], g[3 + j], g[6 + j], columns[j]);
       for (int64_t i = 0; i < window; ++i) {
         of_filter(columns[0][i], columns[1][i], columns[2][i], u);
