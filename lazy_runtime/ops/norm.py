@@ -10,6 +10,7 @@ import torch
 
 from .. import aten_bridge, dtypes
 from ..layout import ChannelsLast, physical
+from . import batch_statistics
 from .reduction import opmath
 from .registry import op
 
@@ -26,7 +27,9 @@ def _affine(x, mean, invstd, weight, bias):
     return ChannelsLast((opmath(x) * scale + shift).astype(x.dtype))
 
 
-def _statistics(x):
+def _statistics(x, platform):
+    if batch_statistics.pays(x, platform):
+        return batch_statistics.moments(x)
     x = opmath(x)
     mean = jnp.mean(x, _over_channels(x))
     return mean, jnp.mean(jnp.square(x - mean), _over_channels(x))
@@ -92,7 +95,7 @@ def batch_norm_functional(x, weight, bias, running_mean, running_var, training, 
         y, *saved = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
         return y, *saved, running_mean, running_var
     x = physical(x)
-    mean, var = _statistics(x)
+    mean, var = _statistics(x, out[0].device.platform)
     invstd = jax.lax.rsqrt(var + eps)
     count = x.size // x.shape[-1]
     unbiased = var * (count / max(count - 1, 1))
@@ -120,7 +123,7 @@ def _saved(mean, invstd, out):
 @op("aten::_native_batch_norm_legit.no_stats", channels_last=True, infer=_infer_no_stats)
 def batch_norm_no_stats(x, weight, bias, training, momentum, eps, *, out):
     x = physical(x)
-    mean, var = _statistics(x)
+    mean, var = _statistics(x, out[0].device.platform)
     invstd = jax.lax.rsqrt(var + eps)
     return _affine(x, mean, invstd, weight, bias), *_saved(mean, invstd, out)
 
@@ -140,12 +143,13 @@ def _infer_native_backward(*args):
 
 @op("aten::native_batch_norm_backward", channels_last=True, infer=_infer_native_backward)
 def native_batch_norm_backward(
-    grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask
+    grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask, *, out
 ):
     dtype = x.dtype
+    platform = next((spec.device.platform for spec in out if spec is not None), "")
     grad, x = opmath(physical(grad)), opmath(physical(x))
     if train and saved_mean.dtype != x.dtype:  # rounded to 16 bits
-        mean, var = _statistics(x)
+        mean, var = _statistics(x, platform)
         invstd = jax.lax.rsqrt(var + eps)
     elif train:
         mean, invstd = saved_mean, saved_invstd
@@ -153,8 +157,12 @@ def native_batch_norm_backward(
         mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
     scale = invstd if weight is None else invstd * opmath(weight)
     normalized = (x - mean) * invstd
-    grad_bias = jnp.sum(grad, _over_channels(x))
-    grad_weight = jnp.sum(grad * normalized, _over_channels(x))
+    if dtype == x.dtype and batch_statistics.pays(x, platform):
+        grad_bias, away = batch_statistics.gradients(grad, x, mean)
+        grad_weight = away * invstd
+    else:
+        grad_bias = jnp.sum(grad, _over_channels(x))
+        grad_weight = jnp.sum(grad * normalized, _over_channels(x))
     inner = grad
     if train:
         count = x.size // x.shape[-1]
