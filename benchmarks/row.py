@@ -148,8 +148,10 @@ class Row:
         return {**self.record, "checks": [check.record() for check in self.checks.values()], "failure": self.failure}
 
     def _check(self, actual: verify.Results, expected: verify.Reference) -> verify.Check:
-        autocast = MODES[self.record["mode"]].autocast
-        return verify.check(self.record["test"], actual, expected, autocast)
+        mode = MODES[self.record["mode"]]
+        is_eager = mode.device == "cpu" and mode.backend is None and not mode.autocast
+        of_eagers = verify.OF_EAGERS_IN_ANOTHER_FORMAT if is_eager else verify.OF_EAGERS
+        return verify.check(self.record["test"], actual, expected, mode.autocast, of_eagers)
 
     def _hold(self, check: verify.Check) -> None:
         """Fails the row if the check did not pass. Of two checks of one thing the worse is kept."""

@@ -19,6 +19,10 @@ RESULTS = {"inference": "outputs", "training": "gradients", "step": "updates"}
 #: order are as far from each other as either is from the exact one, times √2.
 GRADIENTS, OF_EAGERS = 1e-3, 2.0
 
+#: The same for eager itself in another memory format, which is the peer's meaning and not ours to fail: its batch norm
+#: is less exact there (at batch 4 mobilenet_v2's gradients are 2.5 times as far, mnasnet1_0's 2.4 times).
+OF_EAGERS_IN_ANOTHER_FORMAT = 4.0
+
 
 class Reference(NamedTuple):
     """What results are compared with.
@@ -56,11 +60,14 @@ class Check(NamedTuple):
         return {"what": self.what, "error": self.error if finite else str(self.error), "bound": self.bound}
 
 
-def check(test: str, actual: Results, reference: Reference, autocast: bool = False) -> Check:
+def check(
+    test: str, actual: Results, reference: Reference, autocast: bool = False, of_eagers: float = OF_EAGERS
+) -> Check:
     """Compares one model's results in a mode with eager's.
 
     Args:
         autocast: the mode computes in bfloat16 what torch's autocast says.
+        of_eagers: how many times eager's own error passes.
 
     Raises:
         ValueError: there are other results than eager's, or results of other shapes or dtypes.
@@ -70,7 +77,7 @@ def check(test: str, actual: Results, reference: Reference, autocast: bool = Fal
     if autocast:
         actual = {key: value.to(expected[key].dtype) if key in expected else value for key, value in actual.items()}
     what = f"{str(dtype).removeprefix('torch.')} {RESULTS[test]}"
-    return Check(what, relative_error(actual, expected), bound(test, dtype, reference.own_error))
+    return Check(what, relative_error(actual, expected), bound(test, dtype, reference.own_error, of_eagers))
 
 
 def reference(results: Results, exact: Results | None) -> Reference:
@@ -78,22 +85,22 @@ def reference(results: Results, exact: Results | None) -> Reference:
     return Reference(results) if exact is None else Reference(exact, relative_error(results, exact))
 
 
-def bound(test: str, dtype: torch.dtype, own_error: float = 0.0) -> float:
+def bound(test: str, dtype: torch.dtype, own_error: float = 0.0, of_eagers: float = OF_EAGERS) -> float:
     """The largest relative error that passes.
 
     Float32 gradients through batch norm are ill-conditioned: eager's own are 2.4e-2 from float64 on resnet50 at batch
-    4. There all are held to float64, and to `OF_EAGERS` times eager's own error (`worker.reference`). A first step's
-    updates are the gradients times a constant. Of bfloat16's 8 bits a model leaves some: eager's own outputs under
+    4. There all are held to float64, and to some times eager's own error (`worker.reference`). A first step's updates are the gradients times a constant. Of bfloat16's 8 bits a model leaves some: eager's own outputs under
     autocast are 5.5e-3 (BERT) and 9.5e-3 (the vision transformer) from float32.
 
     Args:
         own_error: eager's, of what it is compared with.
+        of_eagers: how many times that passes.
     """
     if dtype == torch.bfloat16:
         return 5e-2
     if dtype == torch.float64:
         return 1e-9
-    return 1e-4 if test == "inference" else max(GRADIENTS, OF_EAGERS * own_error)
+    return 1e-4 if test == "inference" else max(GRADIENTS, of_eagers * own_error)
 
 
 def relative_error(actual: Results, expected: Results) -> float:
