@@ -89,8 +89,9 @@ def bound(test: str, dtype: torch.dtype, own_error: float = 0.0, of_eagers: floa
     """The largest relative error that passes.
 
     Float32 gradients through batch norm are ill-conditioned: eager's own are 2.4e-2 from float64 on resnet50 at batch
-    4. There all are held to float64, and to some times eager's own error (`worker.reference`). A first step's updates are the gradients times a constant. Of bfloat16's 8 bits a model leaves some: eager's own outputs under
-    autocast are 5.5e-3 (BERT) and 9.5e-3 (the vision transformer) from float32.
+    4. There all are held to float64, and to some times eager's own error (`worker.reference`). A first step's updates
+    are the gradients times a constant. Of bfloat16's 8 bits a model leaves some: eager's own outputs under autocast are
+    5.5e-3 (BERT) and 9.5e-3 (the vision transformer) from float32.
 
     Args:
         own_error: eager's, of what it is compared with.
