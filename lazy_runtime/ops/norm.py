@@ -143,13 +143,12 @@ def _infer_native_backward(*args):
 
 @op("aten::native_batch_norm_backward", channels_last=True, infer=_infer_native_backward)
 def native_batch_norm_backward(
-    grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask, *, out
+    grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, train, eps, output_mask, *, input_spec
 ):
-    dtype = x.dtype
-    platform = next((spec.device.platform for spec in out if spec is not None), "")
-    grad, x = opmath(physical(grad)), opmath(physical(x))
+    dtype, platform, image = x.dtype, input_spec.device.platform, physical(x)
+    grad, x = opmath(physical(grad)), opmath(image)
     if train and saved_mean.dtype != x.dtype:  # rounded to 16 bits
-        mean, var = _statistics(x, platform)
+        mean, var = _statistics(image, platform)
         invstd = jax.lax.rsqrt(var + eps)
     elif train:
         mean, invstd = saved_mean, saved_invstd
@@ -157,7 +156,7 @@ def native_batch_norm_backward(
         mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
     scale = invstd if weight is None else invstd * opmath(weight)
     normalized = (x - mean) * invstd
-    if dtype == x.dtype and batch_statistics.pays(x, platform):
+    if batch_statistics.pays(image, platform):
         grad_bias, away = batch_statistics.gradients(grad, x, mean)
         grad_weight = away * invstd
     else:
