@@ -270,16 +270,25 @@ void restride_resized(const c10::OperatorHandle& op, const std::vector<Target>& 
   }
 }
 
-// `aten::mul.Tensor` of `aten::mul_.Tensor`, for the operators of optimizers.
+// Elementwise operators whose result has the dtype of floating-point operands, and those of which integers' has too.
+const std::unordered_set<std::string_view> of_floats = {
+    "acos", "acosh", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "digamma",
+    "div", "elu", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "gelu", "hardsigmoid", "hardswish",
+    "hardtanh", "hypot", "leaky_relu", "lerp", "lgamma", "log", "log10", "log1p", "log2", "mish", "pow", "reciprocal",
+    "round", "rsqrt", "sigmoid", "silu", "sin", "sinc", "sinh", "sqrt", "tan", "tanh", "threshold", "trunc", "xlogy"};
+const std::unordered_set<std::string_view> of_integers = {
+    "add", "clamp", "clamp_max", "clamp_min", "fmod", "mul", "neg", "relu", "remainder", "sign", "sub"};
+
+// `aten::mul.Tensor` of `aten::mul_.Tensor`, for these.
 std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
-  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "div", "lerp", "mul", "sub"};
   thread_local std::unordered_map<std::string, std::optional<c10::OperatorHandle>> known;
   const c10::OperatorName& name = op.operator_name();
-  if (name.name.back() != '_' || names.count(stem(op)) == 0) return std::nullopt;
+  if (name.name.back() != '_' || of_floats.count(stem(op)) + of_integers.count(stem(op)) == 0) return std::nullopt;
   const auto [found, is_new] = known.try_emplace(toString(name));
   if (is_new) {
     const std::string stripped = name.name.substr(0, name.name.size() - 1);
-    found->second = c10::Dispatcher::singleton().findSchema({stripped, name.overload_name});
+    const std::string overload = (stripped == "aten::pow" ? "Tensor_" : "") + name.overload_name;  // of two tensors, say
+    found->second = c10::Dispatcher::singleton().findSchema({stripped, overload});
   }
   return found->second;
 }
@@ -287,12 +296,14 @@ std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
 // Whether nothing can be wrong with an elementwise operator in place: all tensors are xla's and of one dtype, that of any
 // number fits it, and they broadcast to the target's sizes.
 bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
-  static const std::unordered_set<std::string_view> of_integers = {"add", "mul", "sub"};
+  static const std::unordered_set<std::string_view> of_complex = {
+      "add", "addcdiv", "addcmul", "div", "lerp", "mul", "sub"};
   const at::ScalarType dtype = target.scalar_type();
   const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/false);
   if (dtype == at::kBool || (is_integral && of_integers.count(stem(op)) == 0)) return false;
+  if (c10::isComplexType(dtype) && of_complex.count(stem(op)) == 0) return false;
   return std::all_of(values.begin(), values.end(), [&](const c10::IValue& value) {
-    if (value.isInt() || (value.isDouble() && !is_integral)) return true;
+    if (value.isInt() || value.isNone() || value.isString() || (value.isDouble() && !is_integral)) return true;
     if (!value.isTensor() || !value.toTensor().defined()) return false;
     const Tensor& tensor = value.toTensor();
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {  // `x.mul_(2)`
@@ -305,7 +316,7 @@ bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::ve
 }
 
 // What functionalization does of an operator in place, but for its run on meta tensors, whose kernels are Python for
-// `lerp_`, `addcmul_` and `addcdiv_` and take longer than all the rest (torch 2.13).
+// most of these and take up to fifty times as long as all the rest (torch 2.13).
 void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values, torch::jit::Stack* stack) {
   torch::jit::Stack inner = values;
   for (c10::IValue& value : inner) {
