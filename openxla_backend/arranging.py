@@ -62,8 +62,8 @@ class _Arranging:
         size = list(like.shape)
         where = {"dtype": filters.dtype, "platform": _platform(filters)}
         products = _products(node, filters)
-        for kernel in own_convolutions.KERNELS if products >= own_convolutions.SMALLEST_CALL else ():
-            if kernel.pays(filters.shape, size, *geometry, **where):
+        for kernel in own_convolutions.KERNELS:
+            if products >= kernel.smallest and kernel.pays(filters.shape, size, *geometry, **where):
                 ordered = self._kept(kernel.filters, (weight,))
                 ordered.meta = {**weight.meta, "val": filters.new_empty(kernel.shape(filters.shape))}  # type: ignore[union-attr]
                 arguments = (image, ordered, bias, list(filters.shape), *geometry)

@@ -54,9 +54,17 @@ inline float* scratch(int64_t numbers) {
   return memory.get();
 }
 
+// Multiplications from which on work is divided: to meet with a worker takes some microseconds where it spins, and some
+// thousand where the user's thread has taken its processor.
+constexpr int64_t divided = 1 << 16;
+
 // Does numbered work in the calling thread and its workers, and throws what one of them throws.
 template <typename Body>
-void for_each(int64_t count, Body body) {
+void for_each(int64_t count, Body body, int64_t multiplications = divided) {
+  if (count == 1 || multiplications < divided) {
+    for (int64_t item = 0; item < count; ++item) body(item);
+    return;
+  }
   std::atomic<int64_t> next{0};
   std::exception_ptr failure;
   std::mutex mutex;

@@ -88,7 +88,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
     if (count <= 0) return;
     for (int64_t p = first; p < end; ++p) compute(from, count, p * panel);
     at::native::cpublas::brgemm_release(false);
-  });
+  }, rows * in * out);
   return results;
 }
 

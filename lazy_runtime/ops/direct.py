@@ -79,7 +79,8 @@ def is_depthwise(size: Sequence[int], image_size: Sequence[int], *geometry: Any,
     return is_available("depthwise", platform, dtype)
 
 
-own_convolutions.define("pointwise", is_pointwise, lambda size: [math.prod(size)])
+# the small ones are XLA's own products, fused with what is around them
+own_convolutions.define("pointwise", is_pointwise, lambda size: [math.prod(size)], smallest=1 << 16)
 own_convolutions.define("depthwise", is_depthwise, lambda size: [*size[2:], size[0]])
 
 

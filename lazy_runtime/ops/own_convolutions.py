@@ -19,10 +19,6 @@ from .registry import arguments
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
 
 
-#: Multiplications that a convolution must have for a call out of XLA's program to pay.
-SMALLEST_CALL = 1 << 16
-
-
 class Kernel(NamedTuple):
     """A kernel, as two operators.
 
@@ -32,19 +28,27 @@ class Kernel(NamedTuple):
         pays: (size of the filters, size of the images, stride, padding, dilation, groups; dtype, platform) → whether it
             computes such a convolution, and faster than oneDNN's kernels.
         shape: size of the filters in torch's order → in the kernel's.
+        smallest: multiplications that a convolution must have for a call out of XLA's program to pay.
     """
 
     filters: Any
     convolution: Any
     pays: Callable[..., bool]
     shape: Callable[[Sequence[int]], list[int]]
+    smallest: int
 
 
 KERNELS: list[Kernel] = []
 
 
-def define(name: str, pays: Callable[..., bool], shape: Callable[[Sequence[int]], list[int]]) -> None:
-    """Adds a kernel, whose operators are `lazy_runtime::NAME_filters` and `lazy_runtime::NAME_convolution`."""
+def define(
+    name: str, pays: Callable[..., bool], shape: Callable[[Sequence[int]], list[int]], smallest: int = 0
+) -> None:
+    """Adds a kernel, whose operators are `lazy_runtime::NAME_filters` and `lazy_runtime::NAME_convolution`.
+
+    Args:
+        smallest: as in `Kernel`; by default the kernel competes with torch's, which are called too.
+    """
     _library.define(f"{name}_filters(Tensor filters) -> Tensor")
     _library.define(
         f"{name}_convolution(Tensor image, Tensor filters, Tensor? bias, int[] size, int[] stride, int[] padding, "
@@ -53,7 +57,7 @@ def define(name: str, pays: Callable[..., bool], shape: Callable[[Sequence[int]]
     _library.impl(f"{name}_filters", lambda filters: filters.new_empty(shape(filters.shape)), "Meta")
     _library.impl(f"{name}_convolution", infer_convolution, "Meta")
     filters, convolution = (getattr(torch.ops.lazy_runtime, f"{name}_{what}") for what in ("filters", "convolution"))
-    KERNELS.append(Kernel(filters.default, convolution.default, pays, shape))
+    KERNELS.append(Kernel(filters.default, convolution.default, pays, shape, smallest))
 
 
 def call(
