@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 #: The libraries of operators of ours (`lazy_runtime_kernels::`), which programs on the CPU call.
-KERNELS = ("winograd", "pointwise", "depthwise", "attention", "batch_norm")
+KERNELS = ("winograd", "pointwise", "depthwise", "depthwise_gradient", "attention", "batch_norm", "outer_products")
 
 
 class BuildError(RuntimeError):

@@ -17,7 +17,7 @@ import torch
 
 from .. import aten_bridge, precision
 from ..layout import ChannelsLast, Opaque, Transposed, logical, physical
-from . import matmul, packed, widening, winograd
+from . import depthwise_gradient, matmul, packed, widening, winograd
 from .reduction import opmath
 from .registry import op
 
@@ -141,7 +141,10 @@ def convolution_backward(
     if widening.is_wanted(platform, dtype):
         grad, x, weight = map(widening.widened, (grad, x, weight))
     fast_grad_x = _grad_by_winograd(grad, x, weight, geometry, platform) if output_mask[0] else None
-    mask = [output_mask[0] and fast_grad_x is None, output_mask[1], False]
+    fast_grad_weight = None
+    if output_mask[1] and depthwise_gradient.pays(x, weight, geometry, platform):
+        fast_grad_weight = depthwise_gradient.of_filters(grad, x, weight, geometry)
+    mask = [output_mask[0] and fast_grad_x is None, output_mask[1] and fast_grad_weight is None, False]
     if _prefers_aten(platform, x, weight, geometry) and any(mask):
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
         grad_x, grad_weight, _ = aten_bridge.call(
@@ -159,6 +162,7 @@ def convolution_backward(
         if mask[1]:
             (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry, platform), weight)[1](grad)
     grad_x = grad_x if fast_grad_x is None else fast_grad_x
+    grad_weight = grad_weight if fast_grad_weight is None else fast_grad_weight
     grad_bias = jnp.sum(grad, tuple(range(n + 1))) if output_mask[2] else None
     grad_x, grad_weight, grad_bias = (
         None if made is None else made.astype(dtype) for made in (grad_x, grad_weight, grad_bias)

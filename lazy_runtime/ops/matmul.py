@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from .. import aten_bridge, config, dtypes, precision
 from ..layout import Transposed, logical
-from . import widening
+from . import outer_products, widening
 from .registry import op, overload
 
 #: Multiplications that a product must have for a call out of XLA's program to pay.
@@ -52,6 +52,8 @@ def product(x, y, dtype=None):
 def of_matrices(x, y, platform: str):
     """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
     if _calls_aten(x, y, platform):
+        if outer_products.pays(x, y, platform):
+            return outer_products.product(x, y)
         if widening.is_wanted(platform, x.dtype):
             return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
