@@ -20,7 +20,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 #: The libraries of operators of ours (`lazy_runtime_kernels::`), which programs on the CPU call.
-KERNELS = ("winograd", "pointwise", "depthwise", "depthwise_gradient", "attention", "batch_norm", "outer_products")
+KERNELS = (
+    "winograd",
+    "pointwise",
+    "depthwise",
+    "depthwise_gradient",
+    "attention",
+    "batch_norm",
+    "few_rows",
+    "outer_products",
+)
 
 
 class BuildError(RuntimeError):

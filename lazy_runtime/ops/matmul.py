@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from .. import aten_bridge, config, dtypes, precision
 from ..layout import Transposed, logical
-from . import outer_products, widening
+from . import few_rows, outer_products, widening
 from .registry import op, overload
 
 #: Multiplications that a product must have for a call out of XLA's program to pay.
@@ -52,8 +52,9 @@ def product(x, y, dtype=None):
 def of_matrices(x, y, platform: str):
     """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
     if _calls_aten(x, y, platform):
-        if outer_products.pays(x, y, platform):
-            return outer_products.product(x, y)
+        for kernel in (few_rows, outer_products):
+            if kernel.pays(x, y, platform):
+                return kernel.product(x, y)
         if widening.is_wanted(platform, x.dtype):
             return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)

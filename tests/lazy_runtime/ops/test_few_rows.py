@@ -1,0 +1,65 @@
+"""Products of a few rows with a large matrix, against torch's own, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lazy_runtime.debug import graphs
+from lazy_runtime.ops import few_rows
+
+pytestmark = pytest.mark.skipif(not few_rows._is_built(), reason="no vectors of 512 bits")
+
+
+@pytest.mark.parametrize("rows", range(1, 9))
+@pytest.mark.parametrize(("in_", "out"), [(1, 1), (15, 33), (100, 16), (301, 517), (2048, 96)])
+@pytest.mark.parametrize("turned", [True, False])
+def test_kernel(rows, in_, out, turned):
+    x, matrix = torch.randn(rows, in_), torch.randn(in_, out)
+    given = matrix.t().contiguous() if turned else matrix
+    result = torch.full((rows, out), float("nan"))
+    found = torch.ops.lazy_runtime_kernels.few_rows(x, given, turned, out=result)
+    expected = x.double() @ matrix.double()
+    assert (found.double() - expected).norm() <= 1e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_what_is_not_finite_stays_so(turned):
+    x, matrix = torch.ones(2, 40), torch.ones(40, 20)
+    x[0, 39], matrix[38, 19] = float("nan"), float("inf")
+    given = matrix.t().contiguous() if turned else matrix
+    found = torch.ops.lazy_runtime_kernels.few_rows(x, given, turned, out=torch.empty(2, 20))
+    torch.testing.assert_close(found, x @ matrix, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("x", "matrix", "out"),
+    [((9, 3), (3, 4), (9, 4)), ((2, 3), (4, 3), (2, 4)), ((2, 3), (3, 4), (2, 3)), ((2, 0), (0, 4), (2, 4))],
+    ids=["rows", "matrix", "result", "empty"],
+)
+def test_kernel_refuses(x, matrix, out):
+    with pytest.raises(RuntimeError, match="matrices of shapes"):
+        torch.ops.lazy_runtime_kernels.few_rows(torch.ones(x), torch.ones(matrix), False, out=torch.empty(out))
+
+
+@pytest.mark.parametrize(
+    ("batch", "inputs", "outputs", "is_taken"),
+    [(2, 500, 700, True), (8, 700, 500, True), (1, 512, 512, False), (9, 512, 512, False), (4, 64, 64, False)],
+)
+def test_a_layer_trains_as_on_the_cpu(batch, inputs, outputs, is_taken):
+    layer = torch.nn.Linear(inputs, outputs)
+    x = torch.randn(batch, inputs)
+
+    def train(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        ours = torch.nn.Linear(inputs, outputs).to(device, dtype)
+        ours.load_state_dict(layer.state_dict())
+        given = x.to(device, dtype).requires_grad_()
+        result = ours(given)
+        (gradient,) = torch.autograd.grad(result.square().sum(), given)
+        if device == "xla":
+            calls = graphs.stablehlo([result, gradient]).count("lazy_runtime_kernels::few_rows")
+            assert calls == (2 if is_taken else 0)
+        return [result.detach().cpu().double(), gradient.cpu().double()]
+
+    for found, expected in zip(train("xla", torch.float32), train("cpu", torch.float64), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
