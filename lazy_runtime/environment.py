@@ -190,8 +190,8 @@ TABLE = (
         True,
         "use",
         "Float32 convolutions of 1x1, and of each channel by itself, whose weights are kept are computed by kernels of "
-        "this package on the CPU, where it has AVX-512.",
-        "off: by oneDNN's, which take 1.1 to 1.6 times as long",
+        "this package on the CPU, where it has AVX-512; so are the gradients of the latter's filters of 5x5 and 7x7.",
+        "off: by oneDNN's, which take 1.1 to 1.6 times as long, for the gradients 5 to 8 times",
         code=True,
     ),
     _flag(

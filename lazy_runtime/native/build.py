@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 #: The libraries of operators of ours (`lazy_runtime_kernels::`), which programs on the CPU call.
 KERNELS = (
     "winograd",
+    "winograd_gradient",
     "pointwise",
     "depthwise",
     "depthwise_gradient",

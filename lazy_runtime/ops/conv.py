@@ -141,9 +141,7 @@ def convolution_backward(
     if widening.is_wanted(platform, dtype):
         grad, x, weight = map(widening.widened, (grad, x, weight))
     fast_grad_x = _grad_by_winograd(grad, x, weight, geometry, platform) if output_mask[0] else None
-    fast_grad_weight = None
-    if output_mask[1] and depthwise_gradient.pays(x, weight, geometry, platform):
-        fast_grad_weight = depthwise_gradient.of_filters(grad, x, weight, geometry)
+    fast_grad_weight = _grad_by_kernel(grad, x, weight, geometry, platform) if output_mask[1] else None
     mask = [output_mask[0] and fast_grad_x is None, output_mask[1] and fast_grad_weight is None, False]
     if _prefers_aten(platform, x, weight, geometry) and any(mask):
         images, results = [ChannelsLast(grad), ChannelsLast(x)], [ChannelsLast(x), weight, None]
@@ -180,6 +178,20 @@ def _grad_by_winograd(grad, x, weight, geometry: Geometry, platform: str):
     padding = [2 - padded for padded in geometry.padding]
     filters = winograd.transform(weight, backward=True)
     return winograd.convolve(ChannelsLast(grad), filters, None, padding, image.shape).physical
+
+
+def _grad_by_kernel(grad, x, weight, geometry: Geometry, platform: str):
+    """The gradient of the weight, or None if no kernel of ours is for that."""
+    if depthwise_gradient.pays(x, weight, geometry, platform):
+        return depthwise_gradient.of_filters(grad, x, weight, geometry)
+    if weight.ndim != 4 or geometry.transposed or not grad.dtype == x.dtype == weight.dtype:
+        return None
+    image = ChannelsLast(x)
+    stride, padding, dilation, _, _, groups = geometry
+    where = {"dtype": x.dtype, "platform": platform}
+    if winograd.gradient_pays(weight.shape, image.shape, stride, padding, dilation, groups, **where):
+        return winograd.gradient(ChannelsLast(grad), image, padding)
+    return None
 
 
 # ---- the order that torch's kernels want a weight in

@@ -1,5 +1,5 @@
 """Convolutions with filters of 3x3 by Winograd's algorithm, on the CPU (native/winograd.cpp): a quarter of the products
-and half to a third of the time of oneDNN's kernels.
+and half to a third of the time of oneDNN's kernels. The gradient of the filters too.
 
 In float32 the error in the norm is about four times that of the definition (1e-6 to 3e-6 of a layer); where a result is
 not finite it is the definition's. The filters, which take four times the memory, are transformed once
@@ -18,7 +18,7 @@ import torch
 
 from .. import aten_bridge, config
 from ..layout import ChannelsLast
-from . import own_convolutions
+from . import matmul, own_convolutions
 from .registry import op
 
 #: Pixels of a tile's side, what it is computed from, and the numbers of products.
@@ -63,19 +63,27 @@ def pays(
         platform: where it is computed.
         kept: the filters are transformed once for many calls.
     """
-    if tuple(size[2:]) != (3, 3) or [*stride, *dilation, groups] != [1] * 5 or size[0] % _LANES or size[1] % _LANES:
+    if not _is_computed(size, stride, dilation, groups):
         return False
-    batch, _, *results = [
-        *image_size[:2],
-        *(side + 2 * padded - 2 for side, padded in zip(image_size[2:], padding, strict=True)),
-    ]
-    pixels, tiles = batch * math.prod(results), batch * math.prod(-(-side // TILE) for side in results)
+    pixels, tiles = _pixels_and_tiles(image_size, padding)
     # measured: each number of the filters has to be used so often, and half of the products saved
-    if tiles < 8 or 9 * pixels < 2 * POINTS * tiles or min(results) < 1:
+    if tiles < 8 or 9 * pixels < 2 * POINTS * tiles:
         return False
     if not kept and pixels < LEAST_PIXELS:
         return False
     return _is_available(platform, str(dtype).removeprefix("torch.")) and config.winograd() and aten_bridge.available()
+
+
+def _is_computed(size: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int) -> bool:
+    """Whether the kernels take such a convolution."""
+    has_vectors = size[0] % _LANES == 0 and size[1] % _LANES == 0
+    return tuple(size[2:]) == (3, 3) and [*stride, *dilation, groups] == [1] * 5 and has_vectors
+
+
+def _pixels_and_tiles(image_size: Sequence[int], padding: Sequence[int]) -> tuple[int, int]:
+    """Of the results of a convolution, for all images together; none if they have no pixels."""
+    results = [max(0, side + 2 * padded - 2) for side, padded in zip(image_size[2:], padding, strict=True)]
+    return image_size[0] * math.prod(results), image_size[0] * math.prod(-(-side // TILE) for side in results)
 
 
 #: Pixels from which on a convolution saves more than it takes to transform its filters. Measured on Zen 4, when it
@@ -125,3 +133,52 @@ def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int
         shape: of the result, in torch's order.
     """
     return own_convolutions.call("winograd", image, filters, bias, [list(padding)], shape)
+
+
+# ---- the gradient of the filters (native/winograd_gradient.cpp)
+
+
+#: Tiles and channels from which on the gradient of filters saves more than its 36 sums and its transforms cost.
+#: Measured on Intel's model 207.
+LEAST_TILES_OF_GRADIENT, LEAST_CHANNELS_OF_GRADIENT = 16, 32
+
+
+@functools.cache
+def _is_gradient_built() -> bool:
+    image = torch.ones(1, _LANES, 3, 3).contiguous(memory_format=torch.channels_last)
+    gradient, ones = image[..., :1, :1], torch.ones(_LANES, _LANES, 3, 3)
+    return aten_bridge.kernel_works(
+        "winograd_gradient", lambda kernel: torch.allclose(kernel(gradient, image, [0, 0]), ones)
+    )
+
+
+def gradient_pays(
+    size: Sequence[int],
+    image_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    dtype: Any,
+    platform: str,
+) -> bool:
+    """Whether the gradient of a convolution's filters is one for this algorithm, and large enough; as `pays`."""
+    if platform != "cpu" or str(dtype).removeprefix("torch.") != "float32":
+        return False
+    if not _is_computed(size, stride, dilation, groups) or min(size[:2]) < LEAST_CHANNELS_OF_GRADIENT:
+        return False
+    pixels, tiles = _pixels_and_tiles(image_size, padding)
+    if tiles < LEAST_TILES_OF_GRADIENT or 9 * pixels < 2 * POINTS * tiles:
+        return False
+    # its products are torch's
+    return (
+        matmul.takes_turned(platform, dtype) and _is_gradient_built() and config.winograd() and aten_bridge.available()
+    )
+
+
+def gradient(grad: ChannelsLast, image: ChannelsLast, padding: Sequence[int]) -> Any:
+    """The gradient of the filters, in torch's order."""
+    like = jax.ShapeDtypeStruct((grad.shape[1], image.shape[1], 3, 3), image.dtype)
+    (made,) = aten_bridge.call("lazy_runtime_kernels::winograd_gradient", [grad, image, list(padding)], [like])
+    return made
