@@ -180,8 +180,9 @@ TABLE = (
         "XLA_CPU_WINOGRAD",
         True,
         "use",
-        "Large float32 convolutions of 3x3, and the gradients of their images, are computed by Winograd's algorithm on "
-        "the CPU, whose error is about four times that of the definition, 1e-6 to 3e-6 of a layer in the norm.",
+        "Large float32 convolutions of 3x3, and the gradients of their images and filters, are computed by Winograd's "
+        "algorithm on the CPU, whose error is four to ten times that of the definition, 1e-6 to 4e-6 of a layer in the "
+        "norm.",
         "off: such a layer takes two to three times as long; a weight that is kept, a quarter of the memory",
         code=True,
     ),
