@@ -315,6 +315,22 @@ bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::ve
   });
 }
 
+// Of these, those whose gradient torch computes from the operand, in place or not.
+bool saves_operand(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string_view> names = {
+      "clamp", "clamp_max", "clamp_min", "gelu", "hardsigmoid", "hardswish", "hardtanh", "mish", "silu"};
+  return names.count(stem(op)) != 0;
+}
+
+// What functionalization does once it has an operator's result.
+void put(const Tensor& target, const Tensor& inner) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  functional::replace_(target, inner);
+  functional::commit_update(target);
+  functional::sync(target);
+  if (!target.is_inference()) torch::autograd::impl::bump_version(target);
+}
+
 // What functionalization does of an operator in place, but for its run on meta tensors, whose kernels are Python for
 // most of these and take up to fifty times as long as all the rest (torch 2.13).
 void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values, torch::jit::Stack* stack) {
@@ -324,16 +340,38 @@ void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValu
     functional::sync(value.toTensor());
     value = functional::from_functional_tensor(value.toTensor());
   }
-  at::AutoDispatchBelowADInplaceOrView below;
   {
+    at::AutoDispatchBelowADInplaceOrView below;
     at::AutoDispatchSkipFunctionalize skip;
     pure.callBoxed(&inner);
   }
   const Tensor& target = values[0].toTensor();
-  functional::replace_(target, inner.back().toTensor());
-  functional::commit_update(target);
+  put(target, inner.back().toTensor());
+  torch::jit::drop(*stack, values.size());
+  stack->emplace_back(target);
+}
+
+// The same where autograd follows: the pure form is of a tensor with the target's value and history, and its result's
+// history becomes the target's, as it would be after torch's kernel for the operator in place.
+void write_plainly_with_gradient(
+    const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values, torch::jit::Stack* stack) {
+  namespace autograd = torch::autograd::impl;
+  const Tensor& target = values[0].toTensor();
   functional::sync(target);
-  if (!target.is_inference()) torch::autograd::impl::bump_version(target);
+  Tensor before;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    before = functional::to_functional_tensor(functional::from_functional_tensor(target));
+  }
+  autograd::set_version_counter(before, c10::VariableVersion(0));  // else that of the value, which the target shares
+  if (target.requires_grad()) autograd::set_gradient_edge(before, autograd::gradient_edge(target));
+  torch::jit::Stack operands = values;
+  operands[0] = before;
+  pure.callBoxed(&operands);
+  const Tensor& result = operands.back().toTensor();
+  functional::sync(result);
+  put(target, functional::from_functional_tensor(result));
+  autograd::rebase_history(target, autograd::gradient_edge(result));
   torch::jit::drop(*stack, values.size());
   stack->emplace_back(target);
 }
@@ -422,10 +460,10 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::AutoDispatchBelowADInplaceOrView below;
     targets[0].tensor.set_data(narrowed(left));
   }
-  const auto pure = requires_grad ? std::nullopt : pure_form(op);
+  const auto pure = requires_grad && !saves_operand(op) ? std::nullopt : pure_form(op);
   try {
     if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
-      write_plainly(*pure, values, stack);
+      (requires_grad ? write_plainly_with_gradient : write_plainly)(*pure, values, stack);
     } else if (sparse) {
       const c10::impl::ExcludeDispatchKeyGuard off(c10::DispatchKey::Functionalize);  // `sparse.cpp` says why
       op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
