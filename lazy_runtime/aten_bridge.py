@@ -43,8 +43,7 @@ def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
 
     Args:
         sharded: it is sharded over devices.
-        of_kernels: it is little else than calls of torch's kernels, which do not run Python; these get a thread of
-            their own (`native/kernel_thread.h`).
+        of_kernels: its calls of kernels go to a thread of their own (`native/kernel_thread.h`, `lower.is_of_kernels`).
     """
     before = _thread.is_sharded, _thread.is_of_kernels
     _thread.is_sharded, _thread.is_of_kernels = sharded, of_kernels
@@ -55,7 +54,7 @@ def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
 
 
 def is_of_kernels() -> bool:
-    """Whether the program that the calling thread lowers is one of torch's kernels (`lowering`)."""
+    """Whether the kernels of the program that the calling thread lowers have a thread of their own (`lowering`)."""
     return _thread.is_of_kernels
 
 

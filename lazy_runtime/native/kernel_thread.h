@@ -1,4 +1,4 @@
-// Where torch's kernels run inside of an XLA program that consists of little else: a thread for each device.
+// Where torch's kernels and ours run inside of an XLA program: a thread for each device.
 //
 // Kernels divide their work by OpenMP, and libgomp gives each thread that calls them workers of its own. Once there are
 // more workers than cores, those that have nothing to do go to sleep at once, and to wake them takes longer than a small
@@ -7,9 +7,8 @@
 //
 // The workers of that thread stay awake for milliseconds. Where the program computes something itself between two calls,
 // and where there is no call at all, they yield (`yielding.h`): the user's thread, woken by the last program's end, has
-// often had to share a worker's processor, and come with the next program 3 ms late. Still, programs in which XLA computes
-// much are faster in XLA's own threads (a training step of a mobilenet_v2 by a tenth). A thread that has had nothing to do
-// for a while ends its workers, so that the user's own operators on the CPU have the cores' only ones; to make them anew
+// often had to share a worker's processor, and come with the next program 3 ms late. A thread that has had nothing to do for
+// a while ends its workers, so that the user's own operators on the CPU have the cores' only ones; to make them anew
 // takes some 3 ms.
 #pragma once
 
