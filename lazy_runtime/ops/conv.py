@@ -8,6 +8,8 @@ convolution, whose gradients are jax's transposes of it. All work on channels-la
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -68,12 +70,21 @@ def _is_copied(weight, geometry: Geometry) -> bool:
     return is_plain and weight.size >= LEAST_COPIED and geometry.groups == 1 and not geometry.transposed
 
 
-def _is_for_winograd(platform: str, image: ChannelsLast, weight, geometry: Geometry) -> bool:
+_WITHOUT_KEPT_FILTERS = functools.partial(winograd.pays, kept=False)
+
+
+def _is_for_winograd(
+    platform: str,
+    image: ChannelsLast,
+    weight,
+    geometry: Geometry,
+    pays: Callable[..., bool] = _WITHOUT_KEPT_FILTERS,
+) -> bool:
     if weight.ndim != 4 or geometry.transposed or image.dtype != weight.dtype:
         return False
     _, padding, dilation, _, _, groups = geometry
     where = {"dtype": image.dtype, "platform": platform}
-    return winograd.pays(weight.shape, image.shape, geometry.stride, padding, dilation, groups, **where, kept=False)
+    return pays(weight.shape, image.shape, geometry.stride, padding, dilation, groups, **where)
 
 
 def _infer(x, weight, bias, stride, padding, dilation, *rest):
@@ -184,13 +195,9 @@ def _grad_by_kernel(grad, x, weight, geometry: Geometry, platform: str):
     """The gradient of the weight, or None if no kernel of ours is for that."""
     if depthwise_gradient.pays(x, weight, geometry, platform):
         return depthwise_gradient.of_filters(grad, x, weight, geometry)
-    if weight.ndim != 4 or geometry.transposed or not grad.dtype == x.dtype == weight.dtype:
-        return None
     image = ChannelsLast(x)
-    stride, padding, dilation, _, _, groups = geometry
-    where = {"dtype": x.dtype, "platform": platform}
-    if winograd.gradient_pays(weight.shape, image.shape, stride, padding, dilation, groups, **where):
-        return winograd.gradient(ChannelsLast(grad), image, padding)
+    if _is_for_winograd(platform, image, weight, geometry, winograd.gradient_pays):
+        return winograd.gradient(ChannelsLast(grad), image, geometry.padding)
     return None
 
 

@@ -53,7 +53,7 @@ def of_matrices(x, y, platform: str):
     """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
     if _calls_aten(x, y, platform):
         for kernel in (few_rows, outer_products):
-            if kernel.pays(x, y, platform):
+            if kernel.pays(x, y):
                 return kernel.product(x, y)
         if widening.is_wanted(platform, x.dtype):
             return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
