@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "openmp.h"
 
@@ -58,30 +59,57 @@ inline float* scratch(int64_t numbers) {
 // thousand where the user's thread has taken its processor.
 constexpr int64_t divided = 1 << 16;
 
+// Numbered work for some threads. Each has a share of numbers that follow one another: the same part of a result as in the
+// kernels before and after, which its own cache still holds. Who is done with it helps the others.
+class Shares {
+ public:
+  Shares(int64_t count, int threads) : shares_(threads) {
+    for (int64_t i = 0; i < threads; ++i) {
+      shares_[i].next = count * i / threads;
+      shares_[i].end = count * (i + 1) / threads;
+    }
+  }
+
+  template <typename Body>
+  void work(int thread, Body& body) {
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      Share& share = shares_[(thread + i) % shares_.size()];
+      for (int64_t item; (item = share.next++) < share.end;) body(item);
+    }
+  }
+
+  // Leaves what is not begun yet.
+  void stop() {
+    for (Share& share : shares_) share.next = share.end;
+  }
+
+ private:
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  std::vector<Share> shares_;
+};
+
 // Does numbered work in the calling thread and its workers, and throws what one of them throws.
 template <typename Body>
 void for_each(int64_t count, Body body, int64_t multiplications = divided) {
-  if (count == 1 || multiplications < divided) {
+  if (count == 1 || multiplications < divided || !has_openmp()) {
     for (int64_t item = 0; item < count; ++item) body(item);
     return;
   }
-  std::atomic<int64_t> next{0};
+  Shares shares(count, omp_get_max_threads());
   std::exception_ptr failure;
   std::mutex mutex;
-  auto work = [&] {
+  in_all_threads([&] {
     try {
-      for (int64_t item; (item = next++) < count;) body(item);
+      shares.work(omp_get_thread_num(), body);
     } catch (...) {
       std::lock_guard<std::mutex> lock(mutex);
       failure = std::current_exception();
-      next = count;
+      shares.stop();
     }
-  };
-  if (has_openmp()) {
-    in_all_threads(work);
-  } else {
-    work();
-  }
+  });
   if (failure) std::rethrow_exception(failure);
 }
 

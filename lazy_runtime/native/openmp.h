@@ -7,6 +7,7 @@
 // GOMP_parallel is what `#pragma omp parallel` is compiled to (libgomp's ABI, which LLVM's OpenMP has as well).
 extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 extern "C" __attribute__((weak)) int omp_get_num_threads();
+extern "C" __attribute__((weak)) int omp_get_max_threads();
 extern "C" __attribute__((weak)) int omp_get_thread_num();
 extern "C" __attribute__((weak)) int omp_pause_resource_all(int kind);
 
@@ -14,7 +15,8 @@ extern "C" __attribute__((weak)) int omp_pause_resource_all(int kind);
 inline constexpr std::chrono::milliseconds workers_spin{10};
 
 inline bool has_openmp() {
-  return GOMP_parallel != nullptr && omp_get_num_threads != nullptr && omp_get_thread_num != nullptr;
+  return GOMP_parallel != nullptr && omp_get_num_threads != nullptr && omp_get_max_threads != nullptr &&
+         omp_get_thread_num != nullptr;
 }
 
 // Runs the body in the calling thread and in each of its workers at the same time.

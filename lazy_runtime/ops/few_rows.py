@@ -7,13 +7,12 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 
 from .. import aten_bridge
 from ..layout import Transposed, logical
 
-#: Rows for which the kernel is faster than MKL's: of one, that reads the matrix as fast.
+#: Rows for which the kernel is faster than MKL's and XLA's: of one, those read the matrix as fast.
 ROWS = range(2, 9)
 
 #: Numbers of the matrix from which on a first level of a cache does not hold it.
@@ -21,9 +20,7 @@ LEAST = 1 << 18
 
 
 def pays(x: Any, y: Any) -> bool:
-    """Whether the kernel takes x @ y, which is torch's otherwise (`matmul.of_matrices`), and is faster than MKL's."""
-    if x.ndim != 2 or x.dtype != jnp.float32:
-        return False
+    """Whether the kernel takes x @ y, two matrices of float32 on the CPU, and is faster than MKL's and XLA's."""
     return x.shape[0] in ROWS and y.size >= LEAST and _is_built()
 
 

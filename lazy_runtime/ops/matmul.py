@@ -27,11 +27,25 @@ SMALLEST_CALL = 1 << 20
 SMALLEST_CALL_OF_MKL = 1 << 16
 
 
-def takes_turned(platform: str, dtype: Any) -> bool:
-    """Whether products of this dtype are torch's, which take matrices that are `Transposed` as they lie."""
+#: Kernels of ours for products that neither torch's nor XLA's compute at the memory's speed.
+KERNELS = (few_rows, outer_products)
+
+
+def are_torchs(platform: str, dtype: Any) -> bool:
+    """Whether products of this dtype are torch's."""
     if platform != "cpu" or not aten_bridge.available():
         return False
     return dtype == jnp.bfloat16 or (dtype in (jnp.float32, jnp.float64) and config.products_are_torchs())
+
+
+def takes_turned(platform: str, dtype: Any) -> bool:
+    """Whether there are products of this dtype, torch's or ours, that take matrices `Transposed`, as they lie; where it
+    is XLA that multiplies them, it does as well."""
+    return are_torchs(platform, dtype) or _may_be_ours(platform, dtype)
+
+
+def _may_be_ours(platform: str, dtype: Any) -> bool:
+    return platform == "cpu" and dtype == jnp.float32 and aten_bridge.available()
 
 
 def product(x, y, dtype=None):
@@ -51,19 +65,26 @@ def product(x, y, dtype=None):
 
 def of_matrices(x, y, platform: str):
     """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
+    kernel = _kernel(x, y, platform)
+    if kernel is not None:
+        return kernel.product(x, y)
     if _calls_aten(x, y, platform):
-        for kernel in (few_rows, outer_products):
-            if kernel.pays(x, y):
-                return kernel.product(x, y)
         if widening.is_wanted(platform, x.dtype):
             return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
     return product(x, y)
 
 
+def _kernel(x, y, platform: str) -> Any:
+    """Which of `KERNELS` is to compute a product; None if none is."""
+    if x.dtype != y.dtype or x.ndim != 2 or y.ndim != 2 or not _may_be_ours(platform, x.dtype):
+        return None
+    return next((kernel for kernel in KERNELS if kernel.pays(x, y)), None)
+
+
 def _calls_aten(x, y, platform: str) -> bool:
     """Whether a product of matrices, or of two batches of them, is worth a call of torch's kernel."""
-    if x.dtype != y.dtype or x.ndim != y.ndim or x.ndim not in (2, 3) or not takes_turned(platform, x.dtype):
+    if x.dtype != y.dtype or x.ndim != y.ndim or x.ndim not in (2, 3) or not are_torchs(platform, x.dtype):
         return False
     least = SMALLEST_CALL if x.dtype == jnp.bfloat16 else SMALLEST_CALL_OF_MKL
     return math.prod(x.shape) * y.shape[-1] >= least
@@ -79,8 +100,10 @@ def linear_product(x, weight, platform: str):
     """What `linear` multiplies: the last dimension of `x` with that of the weight."""
     x, weight = logical(x), logical(weight)
     rows = x.reshape(-1, x.shape[-1])
-    if weight.ndim == 2 and _calls_aten(rows, Transposed(weight), platform):
-        return of_matrices(rows, Transposed(weight), platform).reshape(*x.shape[:-1], weight.shape[0])
+    if weight.ndim == 2:
+        turned = Transposed(weight)
+        if _kernel(rows, turned, platform) is not None or _calls_aten(rows, turned, platform):
+            return of_matrices(rows, turned, platform).reshape(*x.shape[:-1], weight.shape[0])
     return product(x, weight.T)
 
 

@@ -172,9 +172,7 @@ def gradient_pays(
     if tiles < LEAST_TILES_OF_GRADIENT or 9 * pixels < 2 * POINTS * tiles:
         return False
     # its products are torch's
-    return (
-        matmul.takes_turned(platform, dtype) and _is_gradient_built() and config.winograd() and aten_bridge.available()
-    )
+    return matmul.are_torchs(platform, dtype) and _is_gradient_built() and config.winograd() and aten_bridge.available()
 
 
 def gradient(grad: ChannelsLast, image: ChannelsLast, padding: Sequence[int]) -> Any:

@@ -95,7 +95,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.skipif(not matmul.takes_turned("cpu", torch.zeros(0).numpy().dtype), reason="products are not torch's")
+@pytest.mark.skipif(not matmul.are_torchs("cpu", torch.zeros(0).numpy().dtype), reason="products are not torch's")
 class TestOnXla:
     @pytest.mark.parametrize(("make", "is_taken"), MODULES)
     def test_a_module_trains_as_on_the_cpu(self, make, is_taken):
