@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t lanes = 16;
 
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 // The compiler makes of it what the processor has.
 using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));

@@ -23,40 +23,63 @@ struct Sizes {
 // Rows of results that are computed together, which read the same rows of an image.
 constexpr int64_t rows_together = 4;
 
-// Results of a row from `from` up to `end`, of channels `c` and following, whose whole window lies in the image.
-template <int64_t side>
-INLINE void inner(const Sizes& s, const float* top, const Vector* w, int64_t from, int64_t end, int64_t c, int64_t at,
-                  const Ending& ending, float* results) {
-  for (int64_t j = from; j < end; ++j) {
-    Vector sum{};
-    const float* window = top + (j * s.stride - s.left) * s.channels + c;
-    for (int64_t k = 0; k < side; ++k) {
-      for (int64_t l = 0; l < side; ++l) sum += w[k * side + l] * load(window + (k * s.width + l) * s.channels);
+// Rows of a window that lie in the image.
+struct Rows {
+  int64_t from, end;
+};
+
+// `count` results of a row beside each other, whose windows share most of their pixels, all columns in the image.
+template <int64_t side, int64_t stride, int64_t count>
+INLINE void together(const Sizes& s, const float* window, const Vector* w, Rows rows, int64_t c, int64_t at, const Ending& ending,
+                     float* results) {
+  constexpr int64_t columns = (count - 1) * stride + side;
+  Vector sums[count] = {};
+#pragma GCC unroll 5
+  for (int64_t k = rows.from; k < rows.end; ++k) {
+#pragma GCC unroll 16
+    for (int64_t l = 0; l < columns; ++l) {
+      Vector x = load(window + (k * s.width + l) * s.channels);
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < count; ++j) {
+        if (l >= j * stride && l < j * stride + side) sums[j] += w[k * side + l - j * stride] * x;
+      }
     }
-    ending(sum, c, at + j * s.channels + c, results);
   }
+  for (int64_t j = 0; j < count; ++j) ending(sums[j], c, at + j * s.channels + c, results);
 }
 
-// The same where the window reaches beyond the image.
+// Results of a row from `from` up to `end`, of channels `c` and following, whose windows' columns lie in the image.
+template <int64_t side, int64_t stride>
+INLINE void inner(const Sizes& s, const float* top, const Vector* w, Rows rows, int64_t from, int64_t end, int64_t c,
+                  int64_t at, const Ending& ending, float* results) {
+  constexpr int64_t count = 4;
+  int64_t j = from;
+  auto next = [&] { return top + (j * s.stride - s.left) * s.channels + c; };
+  if constexpr (stride > 0) {
+    for (; j + count <= end; j += count) {
+      together<side, stride, count>(s, next(), w, rows, c, at + j * s.channels, ending, results);
+    }
+  }
+  for (; j < end; ++j) together<side, 1, 1>(s, next(), w, rows, c, at + j * s.channels, ending, results);
+}
+
+// The same where columns lie beyond the image.
 template <int64_t side>
-INLINE void outer(const Sizes& s, const float* image, const Vector* w, int64_t i, int64_t from, int64_t end, int64_t c,
+INLINE void outer(const Sizes& s, const float* top, const Vector* w, Rows rows, int64_t from, int64_t end, int64_t c,
                   int64_t at, const Ending& ending, float* results) {
   for (int64_t j = from; j < end; ++j) {
     Vector sum{};
-    for (int64_t k = 0; k < side; ++k) {
-      int64_t row = i * s.stride - s.up + k;
-      if (row < 0 || row >= s.height) continue;
-      for (int64_t l = 0; l < side; ++l) {
-        int64_t column = j * s.stride - s.left + l;
-        if (column < 0 || column >= s.width) continue;
-        sum += w[k * side + l] * load(image + (row * s.width + column) * s.channels + c);
+    int64_t left = j * s.stride - s.left;
+    for (int64_t l = std::max<int64_t>(0, -left); l < std::min(side, s.width - left); ++l) {
+      for (int64_t k = rows.from; k < rows.end; ++k) {
+        sum += w[k * side + l] * load(top + (k * s.width + left + l) * s.channels + c);
       }
     }
     ending(sum, c, at + j * s.channels + c, results);
   }
 }
 
-template <int64_t side>
+template <int64_t side, int64_t stride>
 INLINE void compute(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end,
                     int64_t result, const Ending& ending, float* results) {
   // the columns whose window lies within the image
@@ -68,25 +91,35 @@ INLINE void compute(const Sizes& s, const float* image, const float* filters, in
     for (int64_t k = 0; k < side * side; ++k) w[k] = load(filters + k * s.channels + c);
     for (int64_t i = first; i < end; ++i) {
       int64_t at = result + i * s.columns * s.channels, row = i * s.stride - s.up;
-      if (row < 0 || row + side > s.height || from >= to) {
-        outer<side>(s, image, w, i, 0, s.columns, c, at, ending, results);
-        continue;
+      const float* top = image + row * s.width * s.channels;
+      Rows rows{std::max<int64_t>(0, -row), std::min(side, s.height - row)};
+      outer<side>(s, top, w, rows, 0, from, c, at, ending, results);
+      if (rows.end - rows.from == side) {  // known when this is compiled, the loop over them is none
+        inner<side, stride>(s, top, w, {0, side}, from, to, c, at, ending, results);
+      } else {
+        inner<side, stride>(s, top, w, rows, from, to, c, at, ending, results);
       }
-      outer<side>(s, image, w, i, 0, from, c, at, ending, results);
-      inner<side>(s, image + row * s.width * s.channels, w, from, to, c, at, ending, results);
-      outer<side>(s, image, w, i, to, s.columns, c, at, ending, results);
+      outer<side>(s, top, w, rows, std::max(from, to), s.columns, c, at, ending, results);
     }
   }
 }
 
-FOR_EACH_PROCESSOR void compute3(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end,
-                                 int64_t result, const Ending& ending, float* results) {
-  compute<3>(s, image, filters, first, end, result, ending, results);
-}
+#define COMPUTE(name, side, stride)                                                                             \
+  FOR_EACH_PROCESSOR void name(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end, \
+                               int64_t result, const Ending& ending, float* results) {                              \
+    compute<side, stride>(s, image, filters, first, end, result, ending, results);                                  \
+  }
 
-FOR_EACH_PROCESSOR void compute5(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end,
-                                 int64_t result, const Ending& ending, float* results) {
-  compute<5>(s, image, filters, first, end, result, ending, results);
+COMPUTE(compute3, 3, 0)  // of any stride
+COMPUTE(compute3_by_1, 3, 1)
+COMPUTE(compute3_by_2, 3, 2)
+COMPUTE(compute5, 5, 0)
+COMPUTE(compute5_by_1, 5, 1)
+COMPUTE(compute5_by_2, 5, 2)
+
+auto kernel(int64_t side, int64_t stride) {
+  if (side == 3) return stride == 1 ? compute3_by_1 : stride == 2 ? compute3_by_2 : compute3;
+  return stride == 1 ? compute5_by_1 : stride == 2 ? compute5_by_2 : compute5;
 }
 
 at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const std::optional<at::Tensor>& bias,
@@ -107,12 +140,12 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   Ending ending(row, summand, low, high);
   const float *from = images.const_data_ptr<float>(), *numbers = filters.const_data_ptr<float>();
   float* to = results.mutable_data_ptr<float>();
+  auto compute = kernel(side, stride);
   int64_t parts = ceil_div(s.rows, rows_together);
   for_each(s.batch * parts, [&](int64_t item) {
     int64_t image = item / parts, first = item % parts * rows_together;
-    (side == 3 ? compute3 : compute5)(s, from + image * s.height * s.width * s.channels, numbers, first,
-                                      std::min(s.rows, first + rows_together),
-                                      image * s.rows * s.columns * s.channels, ending, to);
+    compute(s, from + image * s.height * s.width * s.channels, numbers, first, std::min(s.rows, first + rows_together),
+            image * s.rows * s.columns * s.channels, ending, to);
   }, results.numel() * side * side);
   return results;
 }

@@ -1,14 +1,8 @@
-// Convolutions with filters of 1x1: products of matrices, of pixels and filters, by oneDNN's kernel for small ones.
-//
-// A block of results at a time, so that a bias, a sum and an activation find it in the first levels of a cache. oneDNN's
-// own convolution takes 20 us at each call to find out what it has found out before, and loses a NaN to an activation that
-// it computes itself.
+// Convolutions with filters of 1x1: products of matrices, of pixels and filters. A bias, a sum and an activation find the
+// products in registers. oneDNN's own convolution takes 20 us at each call to find out what it has found out before, and
+// loses a NaN to an activation that it computes itself.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/native/CPUBlas.h>
-
-#ifdef CPUBLAS_BRGEMM_F32F32F32  // else the operator is not there
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -18,11 +12,12 @@
 
 #include "blocks.h"
 #include "ending.h"
+#include "small_products.h"
 
 namespace {
 
 // Columns that are computed together, and how many numbers of the pixels a block has, but of these not too few or many.
-constexpr int64_t most_columns = 64, block_numbers = 16'384, least_rows = 32, most_rows = 128;
+constexpr int64_t block_numbers = 16'384, least_rows = 32, most_rows = 128;
 
 // The width of the panels that filters are cut into; the last one may be narrower.
 int64_t panel_of(int64_t out) {
@@ -30,13 +25,24 @@ int64_t panel_of(int64_t out) {
   return std::min(out, ceil_div(ceil_div(out, panels), lanes) * lanes);
 }
 
-FOR_EACH_PROCESSOR void finish(float* results, int64_t row, int64_t rows, int64_t first, int64_t end, int64_t out,
-                               const Ending& ending) {
-  for (int64_t i = row; i < row + rows; ++i) {
-    int64_t c = first;
-    for (; c + lanes <= end; c += lanes) ending(load(results + i * out + c), c, i * out + c, results);
-    for (; c < end; ++c) ending(results[i * out + c], c, i * out + c, results);
+// Some rows of the results, columns `first` up to `first + width`, a panel's.
+FOR_EACH_PROCESSOR void compute(const float* pixels, const float* matrix, int64_t in, int64_t out, int64_t row, int64_t rows,
+                                int64_t first, int64_t width, const Ending& ending, float* results) {
+  Factors factors{pixels + row * in, matrix + first * in, in, 1, width, in};
+  if (width >= lanes) {
+    multiply(factors, rows, width, [&](const Vector& sum, int64_t i, int64_t c) {
+      ending(sum, first + c, (row + i) * out + first + c, results);
+    });
+    return;
   }
+  float* padded = scratch(in * lanes);
+  std::fill_n(padded, in * lanes, 0.0f);
+  for (int64_t k = 0; k < in; ++k) std::copy_n(factors.right + k * width, width, padded + k * lanes);
+  factors.right = padded;
+  factors.stride = lanes;
+  multiply(factors, rows, lanes, [&](const Vector& sum, int64_t i, int64_t) {
+    for (int64_t c = 0; c < width; ++c) ending(sum[c], first + c, (row + i) * out + first + c, results);
+  });
 }
 
 // Filters (out, in) as panels, one after the other, of (in, panel).
@@ -73,21 +79,17 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   int64_t threads = at::get_num_threads(), most = std::clamp(block_numbers / in, least_rows, most_rows);
   int64_t blocks = ceil_div(rows, most);
   if (rows >= threads * least_rows) blocks = ceil_div(blocks, threads) * threads;
-  int64_t block = ceil_div(rows, blocks);
+  int64_t together = rows_together(panel), block = ceil_div(ceil_div(rows, blocks), together) * together;
   // what is read again and again is the smaller matrix
   bool by_rows = out <= rows && blocks >= threads;
   auto compute = [&](int64_t from, int64_t count, int64_t first) {
-    int64_t width = std::min(panel, out - first);
-    at::native::cpublas::brgemm(count, width, in, in, width, out, false, pixels + from * in, matrix + first * in,
-                                to + from * out + first);
-    finish(to, from, count, first, first + width, out, ending);
+    ::compute(pixels, matrix, in, out, from, count, first, std::min(panel, out - first), ending, to);
   };
   for_each(by_rows ? blocks : blocks * panels, [&](int64_t item) {
     int64_t from = (by_rows ? item : item % blocks) * block, count = std::min(block, rows - from);
     int64_t first = by_rows ? 0 : item / blocks, end = by_rows ? panels : first + 1;
     if (count <= 0) return;
     for (int64_t p = first; p < end; ++p) compute(from, count, p * panel);
-    at::native::cpublas::brgemm_release(false);
   }, rows * in * out);
   return results;
 }
@@ -103,5 +105,3 @@ TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) {
 }
 
 }  // namespace
-
-#endif
