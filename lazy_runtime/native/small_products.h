@@ -59,12 +59,14 @@ INLINE void multiply_rows(Factors f, int64_t rows, int64_t last, const Finish& f
   for (int64_t from = 0; from < rows; from += together) {
     int64_t first = std::min(from, rows - together);
     f.left = left + first * f.row;
-    multiply_block<together, vectors>(f, last, [&](const Vector& sum, int64_t i, int64_t c) { finish(sum, first + i, c); });
+    multiply_block<together, vectors>(f, last, [&](const Vector& sum, int64_t i, int64_t c) {
+      if (first + i >= from) finish(sum, first + i, c);
+    });
   }
 }
 
-// The product of `rows` rows and `columns` columns, 16 to 64: each vector of 16 sums goes to `finish(sum, row, column)`,
-// some of them twice.
+// The product of `rows` rows and `columns` columns, 16 to 64: each vector of 16 sums goes to `finish(sum, row, column)`
+// once. Where the columns are no multiple of 16, the last two vectors have some in common.
 template <typename Finish>
 INLINE void multiply(const Factors& f, int64_t rows, int64_t columns, const Finish& finish) {
   int64_t last = columns - lanes;

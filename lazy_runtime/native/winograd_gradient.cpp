@@ -2,12 +2,11 @@
 // products per pair of channels where the definition takes 144. The matrices are those of the same points as in
 // `winograd.cpp`, with the roles of the filter and the results exchanged.
 //
-// Windows and tiles of gradients are transformed to 36 matrices each, of (tiles, channels); their products, which torch
-// computes, are summed up over all tiles and transformed to the filters. Where these are not finite, they are computed
+// Windows and tiles of gradients are transformed to 36 matrices each, of (tiles, channels); their products are summed up
+// over all tiles and transformed to the filters. Where these are not finite, they are computed
 // again by the definition: Winograd's has NaN where infinities or large numbers would give one of them.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -16,6 +15,7 @@
 #include <atomic>
 
 #include "blocks.h"
+#include "small_products.h"
 #include "winograd_tiles.h"
 
 namespace {
@@ -28,6 +28,9 @@ constexpr int64_t most_sums = 1 << 20, most_numbers = 1 << 21, most_numbers_of_p
 
 // Tiles of a piece of work.
 constexpr int64_t tiles_together = 4;
+
+// Channels of the image in a piece of work of the products.
+constexpr int64_t rows_of_item = 96;
 
 // G g of four rows of gradients.
 INLINE void of_gradients(const Vector* g, Vector* u) {
@@ -102,6 +105,17 @@ FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* sums, int64_
   return sum == 0;
 }
 
+// Products of some rows and columns, which are written, or added, to rows that are `stride` apart.
+FOR_EACH_PROCESSOR void sum_up(const Factors& factors, int64_t rows, int64_t columns, bool adds, float* to, int64_t stride) {
+  if (adds) {
+    multiply(factors, rows, columns, [&](const Vector& sum, int64_t i, int64_t c) {
+      store(to + i * stride + c, load(to + i * stride + c) + sum);
+    });
+  } else {
+    multiply(factors, rows, columns, [&](const Vector& sum, int64_t i, int64_t c) { store(to + i * stride + c, sum); });
+  }
+}
+
 // Windows and tiles of gradients, transformed.
 struct Transformed {
   int64_t count;  // of tiles
@@ -129,13 +143,15 @@ struct Transformed {
 
   // The 36 products (in, results), of the outputs from `first` on, written or added to `sums`.
   void multiply(const Sizes& s, int64_t first, bool adds, at::Tensor& sums) const {
-    at::Tensor left = windows.as_strided({points, s.in, count}, {in_stride, 1, s.in});
-    at::Tensor right = tiles.as_strided({points, count, sums.size(2)}, {out_stride, s.out, 1}, first);
-    if (adds) {
-      sums.baddbmm_(left, right);
-    } else {
-      at::bmm_out(sums, left, right);
-    }
+    const float *left = windows.const_data_ptr<float>(), *right = tiles.const_data_ptr<float>() + first;
+    float* to = sums.mutable_data_ptr<float>();
+    int64_t results = sums.size(2), across = ceil_div(results, most_columns), down = ceil_div(s.in, rows_of_item);
+    for_each(points * across * down, [&](int64_t item) {
+      int64_t point = item / (across * down), column = item / down % across * most_columns, row = item % down * rows_of_item;
+      Factors factors{left + point * in_stride + row, right + point * out_stride + column, 1, s.in, s.out, count};
+      sum_up(factors, std::min(rows_of_item, s.in - row), std::min(most_columns, results - column), adds,
+             to + (point * s.in + row) * results + column, results);
+    });
   }
 };
 

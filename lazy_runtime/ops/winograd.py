@@ -18,7 +18,7 @@ import torch
 
 from .. import aten_bridge, config
 from ..layout import ChannelsLast
-from . import matmul, own_convolutions
+from . import own_convolutions
 from .registry import op
 
 #: Pixels of a tile's side, what it is computed from, and the numbers of products.
@@ -145,6 +145,8 @@ LEAST_TILES_OF_GRADIENT, LEAST_CHANNELS_OF_GRADIENT = 16, 32
 
 @functools.cache
 def _is_gradient_built() -> bool:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":  # its products' sums take 24 registers of 512 bits
+        return False
     image = torch.ones(1, _LANES, 3, 3).contiguous(memory_format=torch.channels_last)
     gradient, ones = image[..., :1, :1], torch.ones(_LANES, _LANES, 3, 3)
     return aten_bridge.kernel_works(
@@ -171,8 +173,7 @@ def gradient_pays(
     pixels, tiles = _pixels_and_tiles(image_size, padding)
     if tiles < LEAST_TILES_OF_GRADIENT or 9 * pixels < 2 * POINTS * tiles:
         return False
-    # its products are torch's
-    return matmul.are_torchs(platform, dtype) and _is_gradient_built() and config.winograd() and aten_bridge.available()
+    return _is_gradient_built() and config.winograd() and aten_bridge.available()
 
 
 def gradient(grad: ChannelsLast, image: ChannelsLast, padding: Sequence[int]) -> Any:

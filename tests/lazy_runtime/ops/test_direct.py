@@ -44,7 +44,9 @@ def _check_endings(convolve, expected, bias):
                 assert (found - bounded).norm() <= 3e-6 * bounded.norm()
 
 
-@pytest.mark.parametrize("channels", [(1, 1), (3, 24), (16, 96), (96, 24), (40, 1000), (576, 130), (900, 64), (64, 193), (20, 8)], ids=str)
+@pytest.mark.parametrize(
+    "channels", [(1, 1), (3, 24), (16, 96), (96, 24), (40, 1000), (576, 130), (900, 64), (64, 193), (20, 8)], ids=str
+)
 @pytest.mark.parametrize("size", [(1, 1, 1), (2, 7, 5), (1, 56, 57)], ids=str)
 def test_pointwise(size, channels):
     torch.manual_seed(0)
