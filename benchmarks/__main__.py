@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(error))
     else:
         _check(parser, options)
-        records = run.run([_request(model, options) for model in options.models], options.output)
+        records = run.run(_requests(options), options.output)
     print(report.tables(records))
     return int(any(record.get("failure") for record in records))
 
@@ -74,11 +74,17 @@ def _size(options: argparse.Namespace) -> tuple[int, int]:
     return options.batch_size, options.image_size
 
 
-def _request(model: str, options: argparse.Namespace) -> Request:
+def _requests(options: argparse.Namespace) -> list[Request]:
+    # a test of all models is timed after they have all been prepared for it
+    groups = [[test] for test in options.test] if options.together else [options.test]
+    return [_request(model, tests, options) for tests in groups for model in options.models]
+
+
+def _request(model: str, tests: Sequence[str], options: argparse.Namespace) -> Request:
     timed = options.command == "run"
     return Request(
         model=model,
-        tests=options.test,
+        tests=tests,
         modes=options.modes,
         batch_size=options.batch_size,
         image_size=options.image_size,
@@ -86,6 +92,8 @@ def _request(model: str, options: argparse.Namespace) -> Request:
         budget_s=options.budget / len(options.models) if timed and options.budget else SECONDS_PER_MODEL,
         float64=not timed or options.float64,
         loop=options.loop if timed else 1,
+        tf32=options.tf32,
+        together=options.together,
     )
 
 
@@ -123,6 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (timed, check):
         add_choices(command)
+        command.add_argument("--tf32", action="store_true", help="on a GPU, multiply float32 as TF32 in every mode")
+        command.add_argument(
+            "--together",
+            action="store_true",
+            help="prepare all models at once, on as many cores, and time them in turn",
+        )
         command.add_argument("--output", type=Path, metavar="FILE", help="write the results here, as JSON lines")
 
     compare = commands.add_parser("compare", help="all models in all tests and modes, against all others: hours")

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import torch
+
 PACKAGES = (
     "openxla-torch",
     "torch",
@@ -37,6 +39,7 @@ def collect() -> dict[str, Any]:
             "cpu": _cpu_model(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         },
     }
 

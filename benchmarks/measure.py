@@ -19,6 +19,9 @@ BRIEF_S = 0.25
 #: Runs in one turn.
 MOST_RUNS = 30
 
+#: As `BRIEF_S`, where the CPU's threads do not compute: nothing has to be woken.
+BRIEF_ON_GPU_S = 0.05
+
 
 class Timed(Protocol):
     """What can be timed: `run` is, `rehearse`, which does the same, and `clear` are not. Where it runs in another
@@ -60,6 +63,7 @@ def interleave(
     unkept: int = 1,
     before: Callable[[str], object] = lambda name: None,
     most_runs: int | None = None,
+    brief_s: float = BRIEF_S,
 ) -> dict[str, list[float]]:
     """Seconds of a run in each round, of brief ones the mean over a turn: A B C, A B C, ...
 
@@ -69,6 +73,7 @@ def interleave(
         unkept: rounds that come first and are not kept.
         before: told the name ahead of each turn.
         most_runs: in one turn; `MOST_RUNS` if None.
+        brief_s: what a turn of brief runs takes, and below which a run is brief.
     """
     kept: dict[str, list[float]] = {name: [] for name in timed}
     brief: set[str] = set()
@@ -83,8 +88,8 @@ def interleave(
             if name in brief:
                 each.rehearse()
                 each.clear()
-            taken = _turn(each, 1 if number < 0 else most_runs or MOST_RUNS)
-            if taken[0] < BRIEF_S:
+            taken = _turn(each, 1 if number < 0 else most_runs or MOST_RUNS, brief_s)
+            if taken[0] < brief_s:
                 brief.add(name)
             rest_s = each.rest_s
             if number >= 0:
@@ -92,11 +97,11 @@ def interleave(
     return kept
 
 
-def _turn(each: Timed, most: int) -> list[float]:
-    """Seconds of its runs until these have taken `BRIEF_S` together, or there have been so many."""
+def _turn(each: Timed, most: int, brief_s: float) -> list[float]:
+    """Seconds of its runs until these have taken `brief_s` together, or there have been so many."""
     taken: list[float] = []
     passed = 0.0
-    while not taken or (passed < BRIEF_S and len(taken) < most):
+    while not taken or (passed < brief_s and len(taken) < most):
         if taken:
             each.clear()
         start = time.perf_counter()

@@ -29,6 +29,7 @@ class Mode(NamedTuple):
         needs: a package that the mode is left out without.
         elsewhere: it runs in a process of another environment, where torch_xla is installed.
         autocast: to bfloat16.
+        graphs: Inductor replays CUDA graphs.
     """
 
     device: str = "cpu"
@@ -40,7 +41,11 @@ class Mode(NamedTuple):
     needs: str | None = None
     elsewhere: bool = False
     autocast: bool = False
+    graphs: bool = False
 
+
+#: Without whole steps, in which bfloat16's rounding would be all that there is to see.
+_PASSES = ("inference", "training")
 
 MODES: dict[str, Mode] = {
     "eager": Mode(),
@@ -55,7 +60,13 @@ MODES: dict[str, Mode] = {
     "openxla_step": Mode(device="xla", backend="openxla", whole_step=True, tests=["step"]),
     "eager_bfloat16": Mode(tests=["inference"], autocast=True),
     "inductor_bfloat16": Mode(backend="inductor", tests=["inference"], autocast=True),
-    "openxla_bfloat16": Mode(device="xla", backend="openxla", tests=["inference"], autocast=True),
+    "openxla_bfloat16": Mode(device="xla", backend="openxla", tests=_PASSES, autocast=True),
+    "cuda": Mode(device="cuda"),
+    "cuda_inductor": Mode(device="cuda", backend="inductor"),
+    "cuda_graphs": Mode(device="cuda", backend="inductor", graphs=True),
+    "cuda_openxla": Mode(device="cuda", backend="openxla"),
+    "cuda_bfloat16": Mode(device="cuda", tests=_PASSES, autocast=True),
+    "cuda_graphs_bfloat16": Mode(device="cuda", backend="inductor", tests=_PASSES, autocast=True, graphs=True),
 }
 
 #: Those that compute the same, by as many bits: what `compare` compares.
@@ -72,7 +83,7 @@ SPIN_S = 0.02
 WORKERS_S = 0.12
 
 #: This package's own; all others are what a user could pick in their place.
-OURS = ("lazy", "openxla", "openxla_step")
+OURS = ("lazy", "openxla", "openxla_step", "cuda_openxla")
 
 
 def available(names: Sequence[str], torch_xla: str | None = None) -> list[str]:
@@ -85,6 +96,7 @@ def available(names: Sequence[str], torch_xla: str | None = None) -> list[str]:
         name
         for name in names
         if (MODES[name].needs is None or importlib.util.find_spec(MODES[name].needs or "") is not None)
+        and (MODES[name].device != "cuda" or torch.cuda.is_available())
         and (torch_xla is not None or not MODES[name].elsewhere)
     ]
 
@@ -97,7 +109,7 @@ def compiled(function: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
         return _Freezing(function)
     if mode.needs == "openvino":
         importlib.import_module("openvino.torch")  # registers the backend
-    return torch.compile(function, backend=mode.backend)
+    return torch.compile(function, backend=mode.backend, mode="reduce-overhead" if mode.graphs else None)
 
 
 class _Freezing:
@@ -139,7 +151,7 @@ class Program:
         self.model.to(memory_format=mode.memory_format)  # pyright: ignore[reportCallIssue]  (torch's stubs lack it)
         self.inputs = [_place(tensor, mode) for tensor in inputs]
         self.call = self._compile()
-        self.rest_s = WORKERS_S if mode.device == "xla" else SPIN_S
+        self.rest_s = _rest_s(mode)
         self._results: list[torch.Tensor] = []
         self.wait()  # transfers are not a part of the first run's time
 
@@ -165,20 +177,26 @@ class Program:
 
     def start(self) -> None:
         """One run as the user's thread sees it: the results are pending or under way on an asynchronous device."""
+        if self.mode.graphs:
+            self._results = []
+            torch.compiler.cudagraph_mark_step_begin()  # the last run's results are overwritten
         if self.model.training:
-            loss = self.call(*self.inputs).square().mean()
+            with self._autocast():
+                loss = self.call(*self.inputs).square().mean()
             loss.backward()
             gradients = [parameter.grad for parameter in self.model.parameters()]
             self._results = [tensor for tensor in (loss, *gradients) if tensor is not None]
         else:
-            autocast = (
-                torch.autocast(self.mode.device, torch.bfloat16) if self.mode.autocast else contextlib.nullcontext()
-            )
-            with torch.no_grad(), autocast:
+            with torch.no_grad(), self._autocast():
                 self._results = [self.call(*self.inputs)]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.mode.device, torch.bfloat16) if self.mode.autocast else contextlib.nullcontext()
 
     def wait(self) -> None:
         """Returns when everything that was started is complete."""
+        if self.mode.device == "cuda":
+            torch.cuda.synchronize()
         if self.mode.device != "xla":
             return
         lazy_runtime.sync(wait=True)
@@ -199,6 +217,15 @@ class Program:
             return {f"output {i}": tensor.cpu() for i, tensor in enumerate(self._results)}
         named = self.model.named_parameters()
         return {name: parameter.grad.cpu() for name, parameter in named if parameter.grad is not None}
+
+
+def _rest_s(mode: Mode) -> float:
+    """How long a program's threads on the CPU keep its cores from those of the next."""
+    if mode.device == "cuda":
+        return 0.0
+    if mode.device == "xla":
+        return WORKERS_S if lazy_runtime.real_devices()[0].startswith("CPU") else 0.0
+    return SPIN_S
 
 
 def _place(tensor: torch.Tensor, mode: Mode) -> torch.Tensor:

@@ -17,7 +17,7 @@ from .training_step import SETTLING
 Record = dict[str, Any]
 Rows = dict[str, dict[str, Record]]  # model → mode → row
 
-SUBJECTS = ("openxla", "openxla_step", "openxla_bfloat16")  # the modes whose speedups are shown
+SUBJECTS = ("openxla", "openxla_step", "openxla_bfloat16", "cuda_openxla")  # the modes whose speedups are shown
 
 
 def tables(records: Sequence[Record]) -> str:
@@ -67,7 +67,8 @@ def machine(environment: Record) -> str:
     flags = " ".join(f"{name}={value}" for name, value in environment["flags"].items())
     names = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     sentence = (
-        f"{found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, {found['system']}; {names}; "
+        f"{found['gpu'] + ', ' if 'gpu' in found else ''}{found['cpu']}, {found['cores']} cores, "
+        f"{found['memory_gib']} GiB, {found['system']}; {names}; "
         f"flags: {flags or 'none'}"
     )
     if "gemm_gflops" in environment:

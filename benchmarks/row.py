@@ -151,7 +151,8 @@ class Row:
         mode = MODES[self.record["mode"]]
         is_eager = mode.device == "cpu" and mode.backend is None and not mode.autocast
         of_eagers = verify.OF_EAGERS_IN_ANOTHER_FORMAT if is_eager else verify.OF_EAGERS
-        return verify.check(self.record["test"], actual, expected, mode.autocast, of_eagers)
+        tf32 = self.record.get("tf32", False) and mode.device != "cpu" and not mode.autocast
+        return verify.check(self.record["test"], actual, expected, mode.autocast, of_eagers, tf32)
 
     def _hold(self, check: verify.Check) -> None:
         """Fails the row if the check did not pass. Of two checks of one thing the worse is kept."""

@@ -7,6 +7,7 @@ free afterwards, and a crash costs one model's rows.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -28,6 +29,9 @@ from .training_step import SETTLING, Step
 # What is compiled for a minute deserves more than the fewest rounds where these take milliseconds.
 MIN_TIMING_S = 2.0
 
+#: For each test of a model that has waited for the others.
+TOGETHER_TIMING_S = 6.0
+
 
 class Request(NamedTuple):
     """What to run.
@@ -40,6 +44,8 @@ class Request(NamedTuple):
         float64: verify training on xla in float64 too.
         loop: steps of a timed round, of which only the last is waited for; of no account but in the test `step`.
         torch_xla: the interpreter of another environment, for the modes that run there.
+        tf32: GPUs multiply float32 as TF32; else no mode does.
+        together: it is timed when it is told to, which is when all models are ready.
     """
 
     model: str
@@ -52,6 +58,19 @@ class Request(NamedTuple):
     float64: bool = False
     loop: int = 1
     torch_xla: str | None = None
+    tf32: bool = False
+    together: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU's memory is shared between torch and XLA."""
+        return any(MODES[mode].device == "cuda" for mode in self.modes)
+
+    def peer(self, mode: str) -> str | None:
+        """Eager on the GPU, where a mode computes there with fewer bits than float32's."""
+        if not self.on_gpu or MODES[mode].device == "cpu":
+            return None
+        return "cuda_bfloat16" if MODES[mode].autocast else "cuda" if self.tf32 else None
 
     def modes_of(self, test: str) -> list[str]:
         """The modes that have something to run in a test."""
@@ -99,6 +118,8 @@ def main(request: Request, connection: Connection, log: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     deadline = time.perf_counter() + request.budget_s
+    if request.on_gpu:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory there too
     try:
         with _cold_caches(request.modes):
             warm_up(request.modes)
@@ -117,7 +138,7 @@ def main(request: Request, connection: Connection, log: str) -> None:
 def _run_guarded(request: Request, test: str, deadline: float, connection: Connection) -> None:
     """Runs one test; where it fails as a whole, all its rows do, and the next test has its chance."""
     try:
-        records = run_test(request, test, deadline, lambda kind, text: connection.send((kind, text)))
+        records = run_test(request, test, deadline, lambda kind, text: _tell(connection, kind, text))
     except Exception as error:
         traceback.print_exc()
         records = [request.failed_row(test, mode, environment.one_line(error)) for mode in request.modes_of(test)]
@@ -125,6 +146,12 @@ def _run_guarded(request: Request, test: str, deadline: float, connection: Conne
         connection.send(("row", record))
     _free()
     torch._dynamo.reset()  # drops what it compiled for programs that are gone
+
+
+def _tell(connection: Connection, kind: str, text: str) -> None:
+    connection.send((kind, text))
+    if kind == "ready":
+        connection.recv()
 
 
 @contextlib.contextmanager
@@ -146,7 +173,8 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
 
     Args:
         deadline: by `time.perf_counter`, when to stop timing.
-        tell: told `"step"` and what comes next, or `"alive"` and what comes next within a step.
+        tell: told `"step"` and what comes next, `"alive"` and what comes next within a step, or `"ready"`, after
+            which it returns when this model may be timed.
     """
 
     def step(text: str) -> None:
@@ -164,24 +192,38 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
     }
     if test == "step":
         common["loop"] = request.loop
+    if request.on_gpu:
+        common["tf32"] = request.tf32
 
-    def first_call(mode: str) -> Row:
+    def first_call(mode: str, expected: verify.Reference | None) -> Row:
         row = Row({**common, "mode": mode})
         row.first_call(lambda: request.program(test, mode, model, inputs), expected)
         _free()
         return row
 
     step("eager, the reference")
-    expected = None
-    eager = first_call("eager")
+    eager = first_call("eager", None)
     if eager.program is None:
         raise RuntimeError(f"eager, which all else is compared with, failed: {eager.failure}")
-    expected = reference(request, test, eager.program.results())
-    eager.compare(expected)
+    exact = reference(request, test, eager.program.results())
+    eager.compare(exact)
+    if request.on_gpu:
+        torch.set_float32_matmul_precision("high" if request.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = request.tf32
+
+    @functools.cache
+    def expected(peer: str | None) -> verify.Reference:
+        """What modes are held to that no more is asked of than a peer gives."""
+        if peer is None:
+            return exact
+        program = request.program(test, peer, model, inputs)
+        program.run()
+        return exact._replace(own_error=verify.relative_error(program.results(), exact.results))
+
     rows: list[Row] = []
     for mode in request.modes_of(test):
         step(f"first call of {mode}")
-        rows.append(eager if mode == "eager" else first_call(mode))
+        rows.append(eager if mode == "eager" else first_call(mode, expected(request.peer(mode))))
         if test == "step":
             rows[-1].settle(SETTLING)
     del eager
@@ -189,6 +231,9 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
         _compare_float64(request, test, rows, step)
     times: dict[str, list[float]] = {}
     if request.rounds:
+        if request.together:
+            tell("ready", name)
+            deadline = time.perf_counter() + TOGETHER_TIMING_S
         step("timing")
         timed = {row.record["mode"]: row for row in rows if row.program is not None}
         times = measure.interleave(
@@ -199,10 +244,12 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
             if test == "step" and request.loop > 1
             else 1,  # a loop's first steps have been run, and it is long
             before=lambda mode: tell("alive", f"{name}: timing {mode}"),
+            brief_s=measure.BRIEF_ON_GPU_S if request.on_gpu else measure.BRIEF_S,
         )
     for row in rows:
         row.first_step_again()
-        row.compare(expected)  # the last results: a second call may be wrong where the first was right
+        # the last results: a second call may be wrong where the first was right
+        row.compare(expected(request.peer(row.record["mode"])))
         row.finish(times.get(row.record["mode"], []))
     return [row.finished() for row in rows]
 

@@ -15,6 +15,7 @@ Importing this package imports neither jax nor the operators: `import torch` fin
 
 from __future__ import annotations
 
+from . import _autoload
 from ._api import (
     compile,
     device,
@@ -58,3 +59,5 @@ __getattr__ = submodules(
     "torch_xla",
     "utils",
 )
+
+_autoload.load()  # torch has done it where the package is installed and TORCH_DEVICE_BACKEND_AUTOLOAD is not 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
@@ -62,5 +63,16 @@ def _trace_shardings() -> None:
 def _index_devices() -> None:
     """Makes a fake tensor on `xla` be on the current device, as torch does for the types of devices that it lists.
     Otherwise one made with device="xla" in a compiled function does not meet the arguments, which are on `xla:0`."""
-    is_indexed = fake_tensor._is_indexed_device_type
-    fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)
+    is_indexed = getattr(fake_tensor, "_is_indexed_device_type", None)
+    if is_indexed is not None:
+        fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)
+        return
+    make = fake_tensor.FakeTensor.__new__  # before torch 2.13, which has the list in the midst of this
+
+    def indexed(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        device = torch.device(device)
+        if device.type == "xla" and device.index is None:
+            device = torch.device("xla", torch.xla.current_device() if torch.xla.is_initialized() else 0)
+        return make(cls, mode, elem, device, *args, **kwargs)
+
+    fake_tensor.FakeTensor.__new__ = staticmethod(indexed)

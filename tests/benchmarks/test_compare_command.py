@@ -36,7 +36,9 @@ def test_inference_comes_in_two_batch_sizes():
 
 def test_modes_that_are_not_installed_are_left_out(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert available(MODES, None) == [mode for mode in MODES if mode not in ("openvino", "torch_xla", "torch_xla_lazy")]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    missing = [mode for mode in MODES if mode in ("openvino", "torch_xla", "torch_xla_lazy") or mode.startswith("cuda")]
+    assert available(MODES, None) == [mode for mode in MODES if mode not in missing]
     assert {"torch_xla", "torch_xla_lazy"} < set(available(MODES, "python"))
 
 

@@ -48,9 +48,8 @@ def test_all_rounds_are_kept_where_none_is_to_come_first():
     assert counts == {"a": 3, "b": 3}
 
 
-def test_long_runs_are_not_rehearsed(monkeypatch):
-    monkeypatch.setattr(measure, "BRIEF_S", 0.0)
-    log, _ = _interleave(rounds=3, deadline=1.0)
+def test_long_runs_are_not_rehearsed():
+    log, _ = _interleave(rounds=3, deadline=1.0, brief_s=0.0)
     assert log == ["clear a", "a", "clear b", "b"] * 4
 
 
@@ -72,10 +71,9 @@ def test_a_turn_of_one_run_where_a_run_is_a_turn_of_its_own(monkeypatch):
 
 def test_a_turn_ends_when_it_has_taken_long_enough(monkeypatch):
     monkeypatch.setattr(measure, "MOST_RUNS", 1000)
-    monkeypatch.setattr(measure, "BRIEF_S", 0.05)
     log = []
     monkeypatch.setattr(Recorder, "run", lambda self: self.log.append(time.sleep(0.02)))
-    measure.interleave({"a": Recorder("a", log)}, 3, -1.0, unkept=0)
+    measure.interleave({"a": Recorder("a", log)}, 3, -1.0, unkept=0, brief_s=0.05)
     assert 3 <= log.count(None) <= 9
 
 
