@@ -213,6 +213,9 @@ class Program:
 
     def results(self) -> dict[str, torch.Tensor]:
         """The last run's outputs (inference) or gradients (training) on the CPU, by name."""
+        if self.mode.graphs:  # those of the last run are gone where another program has replayed a graph since
+            self.clear()
+            self.run()
         if not self.model.training:
             return {f"output {i}": tensor.cpu() for i, tensor in enumerate(self._results)}
         named = self.model.named_parameters()

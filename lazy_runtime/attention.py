@@ -3,9 +3,11 @@ where there is a kernel for it or the scores are many, else as torch composes it
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import xla_devices
 from .ops import attention_aten, attention_blocks
@@ -48,9 +50,11 @@ def traced(
     dispatcher is taken apart before anybody sees it on a CPU (dropout, a mask with a gradient), or in inference mode.
     """
     if not _is_one_operator(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        # torch would choose one of its kernels for CUDA, of which nothing is known here
+        with sdpa_kernel(SDPBackend.MATH) if query.is_cuda else contextlib.nullcontext():
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
     if torch.is_autocast_enabled(query.device.type):  # which knows torch's function, and has been passed by
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))

@@ -117,7 +117,7 @@ def is_of_kernels(graph: Graph) -> bool:
     kernel of the process waits for its own to be woken, also the user's eager operators: a training step of a
     mobilenet_v2 took 148 ms in XLA's threads and takes 117, and eager steps beside it 220 and 140 (two cores).
     """
-    if graph.device.grid is not None or graph.is_collective:
+    if graph.device.platform != "cpu" or graph.device.grid is not None or graph.is_collective:
         return False
     operators = [call for call in graph.all_calls() if call.nested is None]
     return any(map(_is_heavy, operators)) and all(call.is_ours for call in operators)

@@ -12,6 +12,7 @@ from torch._dynamo.backends import registry
 from torch._subclasses import fake_tensor
 
 import lazy_runtime
+from lazy_runtime import device_module
 
 
 def register() -> None:
@@ -67,12 +68,13 @@ def _index_devices() -> None:
     if is_indexed is not None:
         fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)
         return
-    make = fake_tensor.FakeTensor.__new__  # before torch 2.13, which has the list in the midst of this
+    of_fake: Any = fake_tensor.FakeTensor
+    make = of_fake.__new__  # before torch 2.13, which has the list in the midst of this
 
     def indexed(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         device = torch.device(device)
         if device.type == "xla" and device.index is None:
-            device = torch.device("xla", torch.xla.current_device() if torch.xla.is_initialized() else 0)
+            device = torch.device("xla", device_module.current_device() if device_module.is_initialized() else 0)
         return make(cls, mode, elem, device, *args, **kwargs)
 
-    fake_tensor.FakeTensor.__new__ = staticmethod(indexed)
+    of_fake.__new__ = staticmethod(indexed)

@@ -48,14 +48,16 @@ def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
         return False
     if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
         return geometry.groups > 1
-    if _is_product(weight, geometry):
+    if _is_product(weight, geometry, platform):
         return x.dtype == jnp.bfloat16  # of which torch's products are the faster ones (`matmul.py`)
     return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
-def _is_product(weight, geometry: Geometry) -> bool:
-    """Whether the convolution is a matrix product over the channels."""
-    return geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
+def _is_product(weight, geometry: Geometry, platform: str) -> bool:
+    """Whether the convolution is a matrix product over the channels. One of some of the pixels is none on a GPU, where
+    XLA (jaxlib 0.11.2) takes their selection into its Triton kernel for the product and ends the process over it."""
+    is_whole = platform == "cpu" or (set(geometry.stride) == {1} and not any(geometry.padding))
+    return is_whole and geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
 #: Elements of a weight from which on it is seen that `aten::convolution` copies it: up to half of the time of a layer
@@ -162,13 +164,15 @@ def convolution_backward(
             [like if wanted else None for like, wanted in zip(results, mask, strict=True)],
         )
         grad_x = None if grad_x is None else grad_x.physical
-    elif _is_product(weight, geometry):
+    elif _is_product(weight, geometry, platform):
         grad_x, grad_weight = _one_by_one_backward(grad, x, weight, geometry, mask, platform)
     else:
         grad_x = grad_weight = None
         if mask[0]:
             (grad_x,) = jax.vjp(lambda x: _in_xla(x, weight, geometry, platform), x)[1](grad)
-        if mask[1]:
+        if mask[1] and platform != "cpu" and _is_depthwise(x, weight, geometry):
+            grad_weight = _depthwise_grad_weight(grad, x, weight, geometry)
+        elif mask[1]:
             (grad_weight,) = jax.vjp(lambda weight: _in_xla(x, weight, geometry, platform), weight)[1](grad)
     grad_x = grad_x if fast_grad_x is None else fast_grad_x
     grad_weight = grad_weight if fast_grad_weight is None else fast_grad_weight
@@ -227,12 +231,11 @@ def channels_last(weight):
 
 
 def _in_xla(x, weight, geometry: Geometry, platform: str):
-    channels = x.shape[-1]
     if geometry.transposed:
         return _transposed(x, weight, geometry)
-    if _is_product(weight, geometry):
+    if _is_product(weight, geometry, platform):
         return _one_by_one(x, weight, geometry, platform)
-    if geometry.groups == channels and weight.shape[0] == channels and channels > 1:
+    if _is_depthwise(x, weight, geometry):
         return _depthwise(x, weight, geometry)
     return _general(x, weight, geometry.stride, [(p, p) for p in geometry.padding], geometry)
 
@@ -280,22 +283,42 @@ def _pixels(x, geometry: Geometry):
     return x
 
 
+def _is_depthwise(x, weight, geometry: Geometry) -> bool:
+    """Whether each channel is convolved by itself, with one filter."""
+    return not geometry.transposed and 1 < geometry.groups == x.shape[-1] == weight.shape[0]
+
+
 def _depthwise(x, weight, geometry: Geometry):
     """One filter per channel: a sum of shifted, scaled images, which XLA fuses into one loop. Its own grouped
     convolution is up to fifty times slower on the CPU."""
-    n = weight.ndim - 2
-    stride, dilation = geometry.stride, geometry.dilation
     dtype = x.dtype
-    x, weight = opmath(x), opmath(weight)
-    x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
-    extent = [x.shape[1 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
+    weight = opmath(weight)
     total = None
-    for offset in np.ndindex(*weight.shape[2:]):
-        window = tuple(slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n))
-        term = x[(slice(None), *window)] * weight[(slice(None), 0, *offset)]
+    for offset, shifted in _shifted(opmath(x), weight, geometry):
+        term = shifted * weight[(slice(None), 0, *offset)]
         total = term if total is None else total + term
     assert total is not None
     return total.astype(dtype)
+
+
+def _depthwise_grad_weight(grad, x, weight, geometry: Geometry):
+    """The gradient of the filters, all of whose elements are sums that one pass over the images makes."""
+    grad = opmath(grad)
+    terms = tuple(shifted * grad for _, shifted in _shifted(opmath(x), weight, geometry))
+    zeros = (jnp.zeros((), grad.dtype),) * len(terms)
+    sums = jax.lax.reduce(terms, zeros, lambda a, b: tuple(map(jnp.add, a, b)), tuple(range(grad.ndim - 1)))
+    return jnp.stack(sums, 1).reshape(weight.shape)
+
+
+def _shifted(x, weight, geometry: Geometry):
+    """(position in a filter, the pixels that it meets) for each of its elements."""
+    n = weight.ndim - 2
+    stride, dilation = geometry.stride, geometry.dilation
+    x = jnp.pad(x, [(0, 0), *((p, p) for p in geometry.padding), (0, 0)])
+    extent = [x.shape[1 + d] - dilation[d] * (weight.shape[2 + d] - 1) for d in range(n)]
+    for offset in np.ndindex(*weight.shape[2:]):
+        window = tuple(slice(offset[d] * dilation[d], offset[d] * dilation[d] + extent[d], stride[d]) for d in range(n))
+        yield offset, x[(slice(None), *window)]
 
 
 def _transposed(x, weight, geometry: Geometry):
