@@ -23,6 +23,11 @@ def _contiguous(x, *others, generator=None):
     return torch.empty(shape, dtype=x.dtype, device="meta")
 
 
+def _like(x, generator=None):
+    """The same, with the argument's strides: what torch has as a meta kernel since 2.13."""
+    return torch.empty_like(x)
+
+
 def _until_accepted(attempt, pending, sample):
     """Repeats `attempt(block)`, which gives (accepted, values), and keeps each pending element's first accepted one.
 
@@ -69,7 +74,7 @@ def _log_gamma_sample(seed, alpha):
     return jnp.where(valid, jnp.log(d) + log_v + boost, jnp.nan)
 
 
-@op("aten::_standard_gamma", random=True, infer=probed("aten::_standard_gamma"))
+@op("aten::_standard_gamma", random=True, infer=probed("aten::_standard_gamma", _like))
 def standard_gamma(alpha, generator=None, *, seed):
     sample = jnp.exp(_log_gamma_sample(seed, alpha)).astype(alpha.dtype)
     return jnp.maximum(sample, jnp.finfo(alpha.dtype).tiny)
