@@ -27,11 +27,14 @@ _library.impl("optimization_barrier", lambda tensors: [x.clone() for x in tensor
 def optimization_barrier(tensors, *, input_spec):
     # XLA:CPU (jaxlib 0.10.2) takes its barriers away and merges equal work afterwards: jax's own checkpoints save
     # nothing there. A custom call it leaves alone; this one costs a copy of the tensors.
-    if input_spec.device.platform == "cpu" and _CLONE is not None and aten_bridge.available():
-        return aten_bridge.call("aten::_foreach_clone", [list(tensors), None], list(tensors))
+    if input_spec.device.platform == "cpu" and aten_bridge.available():
+        given = list(tensors)
+        if _HAS_CLONE:
+            return aten_bridge.call("aten::_foreach_clone", [given, None], given)
+        return aten_bridge.call("aten::_foreach_copy", [given, given, False], given)  # copies twice
     arrays = [x.physical if isinstance(x, ChannelsLast) else x for x in tensors]
     same = jax.lax.optimization_barrier(arrays)
     return [ChannelsLast(y) if isinstance(x, ChannelsLast) else y for x, y in zip(tensors, same, strict=True)]
 
 
-_CLONE = overload("aten::_foreach_clone")
+_HAS_CLONE = overload("aten::_foreach_clone") is not None  # since torch 2.13
