@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
-from torch._subclasses import fake_tensor
+from torch._subclasses import fake_impls, fake_tensor
 
 import lazy_runtime
 from lazy_runtime import device_module
@@ -30,6 +30,7 @@ def register() -> None:
     _trace_collectives()
     _trace_shardings()
     _index_devices()
+    _infer_uniques()
     count_on_device()
     trace_steps((openxla, torchxla_trace_once, aot_torchxla_trace_once))
 
@@ -78,3 +79,16 @@ def _index_devices() -> None:
         return make(cls, mode, elem, device, *args, **kwargs)
 
     of_fake.__new__ = staticmethod(indexed)
+
+
+@functools.cache
+def _infer_uniques() -> None:
+    """Before 2.13 torch does not know that the size of `aten::_unique`'s result depends on data (`index_fill` has it in
+    its gradient): it calls the kernel on zeros of the tensor's device, which cannot be made of fake xla tensors."""
+
+    def unique(mode: Any, func: Any, x: Any, is_sorted: bool = True, return_inverse: bool = False) -> Any:
+        infer: Any = fake_impls.unique2
+        return infer(mode, func, x, is_sorted, return_inverse)[:2]  # `_unique2` gives the counts too
+
+    rules: Any = fake_impls.op_implementations_dict
+    rules.setdefault(torch.ops.aten._unique.default, unique)
