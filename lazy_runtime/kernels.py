@@ -107,6 +107,13 @@ def _register_meta(library: torch.library.Library) -> None:
     for overload, operator in registry.table.items():
         if operator.infer is not overload and not any(map(overload.has_kernel_for_dispatch_key, covered)):
             library.impl(overload, probe.unprobed(operator.infer), "Meta")
+    convolution = torch.ops.aten._convolution.default
+    if not convolution.has_kernel_for_dispatch_key(keys.Meta):  # before torch 2.13
+        library.impl(convolution, _meta_convolution, "Meta")
+
+
+def _meta_convolution(*args: Any) -> torch.Tensor:
+    return torch.ops.aten.convolution.default(*args[:9])  # the further ones choose among CUDA's kernels
 
 
 def empty(
