@@ -26,7 +26,6 @@ EXCHANGED: tuple[tuple[Any, str], ...] = (
     (SkipFunctionVariable, "call_function"),
     (OptimizerVariable, "call_method"),
     (OptimizerVariable, "var_getattr"),
-    (TensorVariable, "method_attr_grad"),
 )
 
 
@@ -106,7 +105,9 @@ def _with_gradients(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 def read_gradients(ours: Ours) -> None:
     """Dynamo notes on what it finds as `.grad` where it has found it. After `p.grad = None` that is the one object that
     stands for None everywhere, in what is compiled later too (mended in torch 2.15)."""
-    original = TensorVariable.method_attr_grad
+    original = getattr(TensorVariable, "method_attr_grad", None)
+    if original is None:  # torch 2.11, which notes nothing there
+        return
 
     @functools.wraps(original)
     def method_attr_grad(self: TensorVariable, tx: Any) -> Any:

@@ -25,6 +25,7 @@ from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
 from torch._dynamo.source import AttrSource, is_from_optimizer_source
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.tensor import TensorVariable
+from torch._guards import ChainedSource
 from torch.utils._pytree import tree_leaves
 
 from . import traced_optimizers
@@ -62,6 +63,7 @@ def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
     ours = functools.partial(_is_for, frozenset(backends))
     _trace_backward(ours)
     _return_spent(ours)
+    _forget_what_lacks_attributes()
     traced_optimizers.trace_step(ours)
     traced_optimizers.trace_state(ours)
     traced_optimizers.read_gradients(ours)
@@ -188,6 +190,22 @@ def _is_given(found: Any) -> bool:
 def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
     node: Any = leaf.as_proxy().node
     return output.nn_modules[node.target] if node.op == "get_attr" else node.meta["grapharg"].example
+
+
+def _forget_what_lacks_attributes() -> None:
+    """Where Dynamo guards that an object has no such attribute, as an optimizer no `found_inf`, torch 2.11 looks for it
+    and keeps the object for good, among the names that all guards share (2.13 does not look)."""
+    original: Any = ChainedSource.get_value
+
+    @functools.wraps(original)
+    def get_value(self: ChainedSource, globals: Any, locals: dict[str, Any], cache: Any) -> Any:
+        try:
+            return original(self, globals, locals, cache)
+        except Exception:
+            locals.pop("tmp", None)
+            raise
+
+    ChainedSource.get_value = get_value  # type: ignore[method-assign]
 
 
 # ---- tensors that the step returns
