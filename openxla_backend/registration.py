@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
+from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
 import lazy_runtime
@@ -31,6 +32,7 @@ def register() -> None:
     _trace_shardings()
     _index_devices()
     _infer_uniques()
+    _keep_linalg_checks()
     count_on_device()
     trace_steps((openxla, torchxla_trace_once, aot_torchxla_trace_once))
 
@@ -92,3 +94,10 @@ def _infer_uniques() -> None:
 
     rules: Any = fake_impls.op_implementations_dict
     rules.setdefault(torch.ops.aten._unique.default, unique)
+
+
+@functools.cache
+def _keep_linalg_checks() -> None:
+    """Before 2.13 torch drops from a graph what raises for singular matrices, as it has no result."""
+    if effects._get_effect("aten::_linalg_check_errors") is None:
+        effects._register_effectful_op("aten::_linalg_check_errors", effects._EffectType.ORDERED)
