@@ -64,7 +64,7 @@ def _compile_inference(
     visible = _visible(metadata)
     graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
-        prepare(graph, arguments)
+        prepare(graph, list(arguments))
     return graph
 
 
@@ -191,6 +191,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if chosen.whole_step and not (differentiates and _has_no_numbers(gm)):
         raise ValueError("no training step with its backward pass, or one that depends on a number that may change")
     forward = functools.partial(_compile_forward, prepare=prepare)
+    arguments = list(examples)
     with _no_garbage_collection():
         compiled = aot_autograd(
             fw_compiler=forward,
@@ -199,10 +200,11 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             partition_fn=_partition,
             inference_compiler=forward
             if differentiates
-            else functools.partial(_compile_inference, prepare=prepare, arguments=examples, freezing=chosen.freezing),
+            else functools.partial(_compile_inference, prepare=prepare, arguments=arguments, freezing=chosen.freezing),
             decompositions={},
             keep_inference_input_mutations=True,
         )(gm, examples)
+    arguments.clear()  # torch 2.11 keeps the compilers of a training graph as long as the graph
     guard_offsets(gm, examples, _metadata())
     compiled = whole_step.reattach(gm, compiled)
     if isinstance(prepare, background.Jobs) and prepare.pending:
