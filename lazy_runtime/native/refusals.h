@@ -206,14 +206,15 @@ void refuse_gradients(const c10::OperatorHandle& op, std::vector<c10::IValue> va
   }
 }
 
-// Those whose meta kernels let pass what the CPU's refuse (torch 2.13): a result that cannot be cast to what it goes to,
-// bools to subtract or to sum up. Raises what the CPU's kernel says of tensors without elements.
+// Those whose meta kernels let pass what the CPU's refuse (torch 2.13; `div` before it): a result that cannot be cast to
+// what it goes to, bools to subtract or to sum up. Raises what the CPU's kernel says of tensors without elements.
 void refuse_dtypes(const c10::OperatorHandle& op, const Tensor& target, std::vector<c10::IValue> values) {
-  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "mul", "sub"};
+  static const std::unordered_set<std::string_view> names = {"add", "addcdiv", "addcmul", "div", "mul", "sub"};
   const std::string_view name = stem(op);
   const bool scans = name == "cumsum" || name == "cumprod";
   const bool indexes = name == "index_add" || name == "index_copy";
-  const bool gives_floats = name == "ldexp" || name == "logit" || name == "polygamma";
+  const bool divides = name == "div" && op.operator_name().overload_name.find("mode") == std::string::npos;
+  const bool gives_floats = divides || name == "ldexp" || name == "logit" || name == "polygamma";
   if (names.count(name) == 0 && !scans && !indexes && !gives_floats) return;
   const at::ScalarType dtype = target.scalar_type();
   const bool subtracts = name == "sub";
