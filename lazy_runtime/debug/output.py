@@ -1,6 +1,7 @@
 """Where reports go: standard error or `PT_XLA_DEBUG_FILE`, at `PT_XLA_DEBUG_LEVEL`; and torch's logging.
 
 `TORCH_LOGS="xla_recompiles,xla_syncs"` shows the one-line reports without any level; `xla_cache` is there only.
+Before torch 2.13 `import torch` knows none of these names yet when it reads the variable, and raises.
 """
 
 from __future__ import annotations

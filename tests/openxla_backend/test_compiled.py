@@ -86,6 +86,9 @@ def test_threads(device):
     expected = [model(x).detach() for x in inputs]
     fast = compiled(model.to(device))
     actual, failures = {}, []
+    if torch.__version__ < (2, 13):  # which breaks down where several threads compile at once, with any backend
+        with torch.no_grad():
+            fast(inputs[0].to(device))
 
     def work(number):
         try:

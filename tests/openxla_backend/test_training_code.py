@@ -205,6 +205,8 @@ def _expected(scenario: Scenario) -> list[Any]:
 @pytest.mark.parametrize("how", COMPILED)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_as_on_the_cpu(scenario, how):
+    if how == "openxla" and scenario is parameter_groups_and_frozen_layers and torch.__version__ < (2, 13):
+        pytest.skip("Dynamo does not see that a module's parameters require gradients again, with any backend")
     found = scenario("xla", COMPILED[how])
     torch.testing.assert_close(found, _expected(scenario), rtol=2e-4, atol=2e-5)
 
