@@ -38,6 +38,11 @@ def run(requests: Sequence[Request], output: Path | None = None, more: Mapping[s
         more: goes into the environment's record.
     """
     records: list[Record] = []
+    around = {
+        "record": "environment",
+        **environment.collect(),
+        **(more or {}),
+    }  # before a new file changes the checkout
     file = None
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +56,7 @@ def run(requests: Sequence[Request], output: Path | None = None, more: Mapping[s
 
     deadline = time.monotonic() + sum(request.budget_s for request in requests)
     try:
-        keep({"record": "environment", **environment.collect(), **(more or {})})
+        keep(around)
         with tqdm(
             total=sum(request.steps for request in requests), unit="step", dynamic_ncols=True, disable=None
         ) as bar:

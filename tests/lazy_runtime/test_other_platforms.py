@@ -58,7 +58,9 @@ MODELS = {
     "dilated depthwise": lambda: nn.Conv2d(16, 16, (3, 2), dilation=2, groups=16, bias=False),
     "grouped": lambda: nn.Conv2d(16, 32, 3, groups=4),
     "transposed": lambda: nn.ConvTranspose2d(16, 8, 3, stride=2, output_padding=1),
-    "norm and pool": lambda: nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)),
+    "norm and pool": lambda: nn.Sequential(
+        nn.Conv2d(16, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+    ),
     "layer norm": lambda: nn.Sequential(nn.LayerNorm([16, 20, 20]), nn.AvgPool2d(2)),
     "joined": _Joined,
     "attention": _Attention,
@@ -74,13 +76,12 @@ def _relative(actual, expected):
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients(name, way):
     torch.manual_seed(0)
-    model = MODELS[name]()
     images = torch.randn(4, 16, 20, 20)
     results = {}
     for device in ("cpu", "xla"):
         torch.manual_seed(0)
         model = MODELS[name]().to(device)
-        x = images.to(device).requires_grad_()
+        x = images.clone().to(device).requires_grad_()
         run = torch.compile(model, backend="openxla") if (device, way) == ("xla", "openxla") else model
         y = run(x)
         y.backward(torch.linspace(-1, 1, y.numel()).view(y.shape).to(device))
