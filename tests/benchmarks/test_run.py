@@ -1,7 +1,9 @@
+import itertools
 import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -28,6 +30,30 @@ def _crashes(request, connection, log):
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+def _waits(request, connection, log):
+    """Times when it began and when it was told to go on, for `_together`."""
+    began = time.monotonic()
+    time.sleep(0.4 if request.model == "vgg16" else 0.0)
+    ready = time.monotonic()
+    connection.send(("ready", request.model))
+    connection.recv()
+    told = time.monotonic()
+    time.sleep(0.2)
+    times = {"began": began, "ready": ready, "told": told, "ended": time.monotonic()}
+    connection.send(("row", {**ROW, "model": request.model, **times}))
+
+
+def _dies_or_waits(request, connection, log):
+    if request.model == "vgg16":
+        sys.exit(3)
+    _waits(request, connection, log)
+
+
+def _together(*models):
+    requests = [Request(model, ["inference"], ["eager"], together=True) for model in models]
+    return sorted(run.run(requests)[1:], key=lambda row: row.get("told", 0.0))
+
+
 def _exits(request, connection, log):
     sys.exit(3)
 
@@ -50,6 +76,21 @@ def test_rows_that_a_dead_process_owes_are_failures(monkeypatch):
 def test_signs_of_life_are_no_steps(monkeypatch):
     monkeypatch.setattr(run.worker, "main", _takes_long)
     assert [row["failure"] for row in run.run([REQUEST])[1:]] == [None, *["its process ended early"] * 3]
+
+
+def test_models_that_go_together_are_timed_in_turn_when_all_are_ready(monkeypatch):
+    monkeypatch.setattr(run.worker, "main", _waits)
+    rows = _together("resnet18", "vgg16", "alexnet")
+    assert max(row["began"] for row in rows) < min(row["told"] for row in rows)
+    assert max(row["ready"] for row in rows) <= rows[0]["told"]
+    assert all(earlier["ended"] <= later["told"] for earlier, later in itertools.pairwise(rows))
+
+
+def test_one_that_dies_keeps_no_other_waiting(monkeypatch):
+    monkeypatch.setattr(run.worker, "main", _dies_or_waits)
+    dead, *others = _together("resnet18", "vgg16", "alexnet")
+    assert dead["failure"] == "its process died of an error (exit code 3)"
+    assert [row["failure"] for row in others] == [None, None]
 
 
 def test_results_are_written_and_read_again(tmp_path, monkeypatch):

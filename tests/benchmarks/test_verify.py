@@ -56,6 +56,11 @@ def test_bounds(test, dtype, own_error, bound):
     assert verify.bound(test, dtype, own_error) == bound
 
 
+@pytest.mark.parametrize(("own_error", "bound"), [(0.0, 5e-2 / 8), (0.25, 0.5)])
+def test_bounds_of_tf32_whose_gradients_may_mean_little(own_error, bound):
+    assert verify.bound("training", torch.float32, own_error, tf32=True) == bound
+
+
 def test_eager_in_another_memory_format_may_be_further_from_float64():
     """Its kernels are the peer's, and may be less exact than those for torch's own order."""
     exact = {"weight": torch.ones(4)}
