@@ -16,15 +16,19 @@ from typing import Any
 
 _STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
 _library: Any = None
+_gave_way = False
 
 
 def load() -> None:
     """The entry point. Idempotent."""
-    global _library
+    global _library, _gave_way
     if _library is not None:
         return
-    if other_owner() is not None:
-        sys.stderr.write(f"{other_owner()}\n")
+    owner = other_owner()
+    if owner is not None:
+        if not _gave_way:
+            sys.stderr.write(f"{owner}\n")
+        _gave_way = True
         return
     import torch
 
