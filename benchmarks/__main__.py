@@ -60,10 +60,7 @@ _TABLES: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "coldstart": lambda options: [coldstart.table(coldstart.starts(options.repeat, *_size(options)), *_size(options))],
     "compiletime": lambda options: [compiletime.table(options.repeat, options.models)],
     "eager": lambda options: (eager.table(model, *eager.rates(model, options.steps)) for model in options.models),
-    "hosttime": lambda options: (
-        hosttime.table(model, hosttime.host_times(model, options.repeat), hosttime.add_time())
-        for model in options.models
-    ),
+    "hosttime": lambda options: hosttime.tables(options.models, options.repeat),
     "longsequence": lambda options: [longsequence.table(options.modes, options.dtypes)],
     "memory": lambda options: [memory.table()],
     "steptime": lambda options: [steptime.table(options.repeat, options.cases)],
@@ -167,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     add_names(sequence, "--dtypes", "dtype", ("float32", "bfloat16"))
 
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
-    host = commands.add_parser("hosttime", help="time until a call of a model returns, execution not waited for")
+    host = commands.add_parser("hosttime", help="time until a call of a model returns, and to record an operator")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
     add_names(host, "--models", "model", hosttime.BOUNDS)
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")

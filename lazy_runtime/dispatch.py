@@ -1,4 +1,5 @@
-"""From an aten call on xla tensors to a node of the pending graph. The hot path of lazy mode is `record`."""
+"""From an aten call on xla tensors to a node of the pending graph. `record` is what recording means; of calls that are
+known, `native/recording.cpp` does it. What changes in one of them changes in the other."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from . import (
     higher_order,
     lines,
     metrics,
+    native,
     precision,
     recompute,
     transfer,
@@ -537,5 +539,10 @@ def install(backward_in_caller: bool) -> None:
     load_all()
     decompose.register()
     higher_order.register()
-    chosen = _dispatch_after_cpu_backward if backward_in_caller else dispatch
-    XLATensor.__torch_dispatch__ = classmethod(chosen)  # type: ignore[assignment, method-assign]
+    chosen: Any = classmethod(_dispatch_after_cpu_backward)
+    if not backward_in_caller:
+        try:
+            chosen = native.recording().make_dispatch()
+        except native.NativeError:  # built without Python's headers
+            chosen = classmethod(dispatch)
+    XLATensor.__torch_dispatch__ = chosen  # type: ignore[method-assign]

@@ -1,5 +1,5 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, convolutions, attention, the ATen bridge, and what is asked of many tensors."""
+kernels for sparse tensors, convolutions, attention, the ATen bridge, what is asked of many tensors, and recording."""
 
 from __future__ import annotations
 
@@ -91,6 +91,18 @@ def tensors() -> ctypes.CDLL:
     library = _library("tensors", _torch_version(), ctypes.PyDLL)
     for function, count in ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2)):
         function.argtypes, function.restype = [ctypes.py_object] * count, ctypes.py_object
+    return library
+
+
+@functools.cache
+def recording() -> ctypes.CDLL:
+    """The library of the hot path of lazy mode, called with Python's lock held.
+
+    Raises:
+        NativeError: it was not built for this torch.
+    """
+    library = _library("recording", _torch_version(), ctypes.PyDLL)
+    library.make_dispatch.argtypes, library.make_dispatch.restype = [], ctypes.py_object
     return library
 
 

@@ -79,8 +79,9 @@ def compile_library(source: Path, target: Path, includes: list[Path], libraries:
 
 
 def build(out: Path = HERE) -> list[Path]:
-    """Builds every library into `out` and returns their paths. `tensors`, without which calls take longer and nothing
-    else is different, needs Python's headers, which some systems have in a package of their own: it is left out there.
+    """Builds every library into `out` and returns their paths. `tensors` and `recording`, without which calls take
+    longer and nothing else is different, need Python's headers, which some systems have in a package of their own: they
+    are left out there.
 
     Raises:
         BuildError: there is no compiler, no torch, or the compiler failed.
@@ -101,7 +102,8 @@ def build(out: Path = HERE) -> list[Path]:
         add("guard", ["c10"])
         python = Path(sysconfig.get_path("include"))
         if (python / "Python.h").exists():
-            add("tensors", ["c10", "torch_cpu", "torch_python"], python)
+            for stem in ("tensors", "recording"):
+                add(stem, ["c10", "torch_cpu", "torch_python"], python)
     for each in running:
         each.result()
     return built
