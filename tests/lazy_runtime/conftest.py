@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime import dispatch, metrics, tensor
 from lazy_runtime.experimental import eager_mode
 
 
@@ -21,3 +21,9 @@ def clean() -> Iterator[None]:
     yield
     eager_mode(False)
     torch.xla.set_rng_state(torch.zeros(1, dtype=torch.uint8))
+
+
+@pytest.fixture
+def in_python(monkeypatch) -> Callable[[], None]:
+    """Has everything recorded in Python from its call on."""
+    return lambda: monkeypatch.setattr(tensor.XLATensor, "__torch_dispatch__", classmethod(dispatch.dispatch))

@@ -66,12 +66,6 @@ def recorded() -> list[Any]:
 
 
 @pytest.fixture
-def in_python(monkeypatch) -> Any:
-    """Has everything recorded in Python from its call on."""
-    return lambda: monkeypatch.setattr(tensor.XLATensor, "__torch_dispatch__", classmethod(dispatch.dispatch))
-
-
-@pytest.fixture
 def left_to_python(monkeypatch) -> list[Any]:
     """The overloads that C++ has left to Python."""
     seen = []

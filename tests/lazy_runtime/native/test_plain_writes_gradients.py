@@ -93,7 +93,8 @@ def test_what_is_wrong_is_said_as_on_the_cpu(write):
     assert raised[0].split("[")[0] == raised[1].split("[")[0]
 
 
-def test_no_meta_kernel_in_python_runs():
+def test_no_meta_kernel_in_python_runs(in_python):
+    in_python()  # where the profile sees that operators are recorded
     parameter = torch.randn(3, 3, device="xla", requires_grad=True)
     files = set()
 
@@ -108,5 +109,5 @@ def test_no_meta_kernel_in_python_runs():
             F.hardswish(F.relu6(x, inplace=True), inplace=True).clamp_(0.1, 0.5)
         finally:
             sys.setprofile(None)
-    assert files  # the profile sees what runs: torch asks in Python for rules of each operator
+    assert any("dispatch.py" in file for file in files)
     assert not [file for file in files if "_meta_registrations" in file or "_refs" in file or "_decomp" in file]
