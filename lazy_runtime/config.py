@@ -28,6 +28,13 @@ def products_are_torchs() -> bool:
     return torch.backends.mkl.is_available() and processor.is_intel() if chosen is None else chosen == "torch"
 
 
+def products_of_pixels_are_onednns() -> bool:
+    """Whether float32 products over the channels of images (convolutions of 1x1) are oneDNN's on the CPU: on AMD's
+    processors, unless `XLA_CPU_PRODUCTS` says whose products are."""
+    is_chosen = environment.value("XLA_CPU_PRODUCTS") is not None
+    return not is_chosen and processor.is_amd() and torch.backends.mkldnn.is_available()
+
+
 def widens_bfloat16() -> bool:
     """`XLA_CPU_BFLOAT16_PRODUCTS`: whether products of bfloat16 are computed in float32 on the CPU."""
     chosen = environment.value("XLA_CPU_BFLOAT16_PRODUCTS")

@@ -39,6 +39,11 @@ def is_intel() -> bool:
     return _field("vendor_id") == "GenuineIntel"
 
 
+def is_amd() -> bool:
+    """Whether AMD made it."""
+    return _field("vendor_id") == "AuthenticAMD"
+
+
 def has_fast_bfloat16() -> bool:
     """Whether its products of bfloat16 are faster than those of float32. Intel's AVX-512 does half as many of them in
     the same time (measured: 88 GFLOP/s on one core, 177 of float32), AMD's twice as many."""

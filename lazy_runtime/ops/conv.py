@@ -1,14 +1,16 @@
 """Convolutions, forward and backward.
 
 Four ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product
-(`matmul.py`), one of 3×3 with many pixels goes by Winograd's algorithm (`winograd.py`), the others run in torch's
-oneDNN kernels through the ATen bridge, and where there is no bridge, and on every other platform, in XLA's own
-convolution, whose gradients are jax's transposes of it. All work on channels-last images.
+(`matmul.py`), unless the processor is one of AMD's, one of 3×3 with many pixels goes by Winograd's algorithm
+(`winograd.py`), the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on
+every other platform, in XLA's own convolution, whose gradients are jax's transposes of it. All work on channels-last
+images.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .. import aten_bridge, precision
+from .. import aten_bridge, config, precision
 from ..layout import ChannelsLast, Opaque, Transposed, logical, physical
 from . import depthwise_gradient, matmul, packed, widening, winograd
 from .reduction import opmath
@@ -49,6 +51,8 @@ def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
     if x.dtype == jnp.float64:  # oneDNN has no float64: torch unrolls the image, XLA does better unless it is grouped
         return geometry.groups > 1
     if _is_product(weight, geometry, platform):
+        if x.dtype == jnp.float32:
+            return config.products_of_pixels_are_onednns() and _pixels_taken(x, geometry) >= LEAST_PIXELS
         return x.dtype == jnp.bfloat16  # of which torch's products are the faster ones (`matmul.py`)
     return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
 
@@ -58,6 +62,16 @@ def _is_product(weight, geometry: Geometry, platform: str) -> bool:
     XLA (jaxlib 0.11.2) takes their selection into its Triton kernel for the product and ends the process over it."""
     is_whole = platform == "cpu" or (set(geometry.stride) == {1} and not any(geometry.padding))
     return is_whole and geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
+
+
+#: Of fewer pixels a product takes less time than to bring the weight into the order that oneDNN's convolution reads.
+LEAST_PIXELS = 64
+
+
+def _pixels_taken(x, geometry: Geometry) -> int:
+    """How many pixels a 1×1 convolution gives."""
+    along = zip(x.shape[1:-1], geometry.padding, geometry.stride, strict=True)
+    return x.shape[0] * math.prod((size + 2 * padding - 1) // stride + 1 for size, padding, stride in along)
 
 
 #: Elements of a weight from which on it is seen that `aten::convolution` copies it: up to half of the time of a layer

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
-from lazy_runtime import aten_bridge, compiler
+from lazy_runtime import aten_bridge, compiler, processor
 from lazy_runtime.ops import conv, matmul, packed
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -118,7 +118,7 @@ def test_float64_groups_without_a_bridge(monkeypatch):
         ("2d", torch.bfloat16, ["convolution", "convolution_backward"]),
         ("2d", torch.float64, []),  # oneDNN has none
         ("2d groups", torch.float64, ["convolution", "convolution_backward"]),
-        ("2d one by one", torch.float32, []),  # a matrix product
+        ("2d one by one", torch.float32, []),  # a matrix product, of few pixels
         ("2d one by one groups", torch.float32, ["convolution", "convolution_backward"]),
     ],
 )
@@ -169,6 +169,25 @@ def test_products_over_the_channels(bridged, monkeypatch, name, owner):
     monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
     convolve(CONV, *GEOMETRIES[name], bias=True, dtype=torch.float32)
     assert bridged == (["mm.out"] * 3 if owner == "torch" else [])
+    compiler.clear()
+
+
+@pytest.mark.parametrize("is_amd", [True, False])
+@pytest.mark.parametrize("name", ["2d one by one", "2d one by one stride padding"])
+def test_products_of_many_pixels_are_onednns_on_amd(bridged, monkeypatch, name, is_amd):
+    compiler.clear()
+    monkeypatch.delenv("XLA_CPU_PRODUCTS", raising=False)
+    monkeypatch.setattr(processor, "is_amd", lambda: is_amd)
+    monkeypatch.setattr(processor, "is_intel", lambda: False)
+    image, filters, options = GEOMETRIES[name]
+    shape = F.conv2d(rand(*image), rand(*filters), **options).shape
+    pixels = shape[0] * shape[2] * shape[3]
+    for least, expected in (pixels, ["convolution", "convolution_backward"] if is_amd else []), (pixels + 1, []):
+        monkeypatch.setattr(conv, "LEAST_PIXELS", least)
+        bridged.clear()
+        compiler.clear()
+        convolve(CONV, image, filters, options, bias=True, dtype=torch.float32)
+        assert bridged == expected
     compiler.clear()
 
 
