@@ -13,7 +13,7 @@ import jax
 import torch
 
 import lazy_runtime
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.tensor import values_of
 
 
 class Mode(NamedTuple):
@@ -201,7 +201,7 @@ class Program:
             return
         lazy_runtime.sync(wait=True)
         # not taken on trust, or a mode that did not wait would look fast
-        jax.block_until_ready([unwrap(tensor).handle.value.array for tensor in self._results])
+        jax.block_until_ready([value.array for value in values_of(self._results)])
 
     def first_step_again(self) -> None:
         """For steps: one from where the first began. All others begin there anyway."""

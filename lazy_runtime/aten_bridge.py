@@ -32,30 +32,37 @@ def available() -> bool:
 class _Thread(threading.local):
     is_sharded = False
     is_of_kernels = False
+    has_other_kernels = False
 
 
 _thread = _Thread()
 
 
 @contextlib.contextmanager
-def lowering(sharded: bool, of_kernels: bool = False) -> Iterator[None]:
+def lowering(sharded: bool, of_kernels: bool = False, other_kernels: bool = False) -> Iterator[None]:
     """Within, the calling thread lowers a program.
 
     Args:
         sharded: it is sharded over devices.
         of_kernels: its calls of kernels go to a thread of their own (`native/kernel_thread.h`, `lower.is_of_kernels`).
+        other_kernels: it has kernels that are no products of matrices (`lower.has_other_kernels`).
     """
-    before = _thread.is_sharded, _thread.is_of_kernels
-    _thread.is_sharded, _thread.is_of_kernels = sharded, of_kernels
+    before = _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels
+    _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels = sharded, of_kernels, other_kernels
     try:
         yield
     finally:
-        _thread.is_sharded, _thread.is_of_kernels = before
+        _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels = before
 
 
 def is_of_kernels() -> bool:
     """Whether the kernels of the program that the calling thread lowers have a thread of their own (`lowering`)."""
     return _thread.is_of_kernels
+
+
+def has_other_kernels() -> bool:
+    """Whether the program that the calling thread lowers calls other kernels than products (`lowering`)."""
+    return _thread.has_other_kernels
 
 
 def release_workers() -> None:

@@ -28,9 +28,9 @@ def products_are_torchs() -> bool:
     return torch.backends.mkl.is_available() and processor.is_intel() if chosen is None else chosen == "torch"
 
 
-def products_of_pixels_are_onednns() -> bool:
-    """Whether float32 products over the channels of images (convolutions of 1x1) are oneDNN's on the CPU: on AMD's
-    processors, unless `XLA_CPU_PRODUCTS` says whose products are."""
+def products_are_onednns() -> bool:
+    """Whether oneDNN's kernels multiply matrices of float32 on the CPU: on AMD's processors, unless `XLA_CPU_PRODUCTS`
+    says whose do."""
     is_chosen = environment.value("XLA_CPU_PRODUCTS") is not None
     return not is_chosen and processor.is_amd() and torch.backends.mkldnn.is_available()
 

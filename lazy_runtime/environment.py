@@ -160,8 +160,8 @@ TABLE = (
         None,
         "use",
         "Whose kernels multiply matrices of float32 and float64 on the CPU; by default torch's on Intel's processors, "
-        "for which its math library (MKL) is made, and XLA's on all others, but for convolutions of 1x1 on AMD's, "
-        "which are oneDNN's.",
+        "for which its math library (MKL) is made, and XLA's on all others, but for those of float32 on AMD's "
+        "in programs with convolutions or attention, which are oneDNN's.",
         "the other one's take 1.5 to 2 times as long",
         code=True,
     ),

@@ -48,6 +48,14 @@ _NOTHING = contextlib.nullcontext()
 #: How the names begin of operators that bring a weight into the order that kernels want.
 _PACKING = tuple(f"lazy_runtime::{name}" for name in ("pack", "winograd", "pointwise", "depthwise"))
 
+#: How the names begin of operators that are kernels on the CPU as a rule, and no products of matrices.
+_OTHER_KERNELS = (
+    *_PACKING,
+    "aten::convolution",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "lazy_runtime::attention",
+)
+
 #: Elements of an operand from which on a product may be a kernel's.
 _MANY = 1 << 12
 
@@ -74,7 +82,8 @@ def to_function(
     """
 
     def function(*arguments: Any) -> list[Any]:
-        bridge = aten_bridge.lowering(graph.device.grid is not None, is_of_kernels(graph))
+        is_sharded = graph.device.grid is not None
+        bridge = aten_bridge.lowering(is_sharded, is_of_kernels(graph), has_other_kernels(graph))
         with dtypes.narrowing(graph.device.narrows), bridge:
             return run(arguments)
 
@@ -121,6 +130,11 @@ def is_of_kernels(graph: Graph) -> bool:
         return False
     operators = [call for call in graph.all_calls() if call.nested is None]
     return any(map(_is_heavy, operators)) and all(call.is_ours for call in operators)
+
+
+def has_other_kernels(graph: Graph) -> bool:
+    """Whether kernels of torch's or ours run between its products of matrices."""
+    return any(call.name.startswith(_OTHER_KERNELS) for call in graph.all_calls())
 
 
 def _is_heavy(call: Call) -> bool:

@@ -52,7 +52,7 @@ def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
         return geometry.groups > 1
     if _is_product(weight, geometry, platform):
         if x.dtype == jnp.float32:
-            return config.products_of_pixels_are_onednns() and _pixels_taken(x, geometry) >= LEAST_PIXELS
+            return config.products_are_onednns() and _pixels_taken(x, geometry) >= LEAST_PIXELS
         return x.dtype == jnp.bfloat16  # of which torch's products are the faster ones (`matmul.py`)
     return x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
 
@@ -64,8 +64,8 @@ def _is_product(weight, geometry: Geometry, platform: str) -> bool:
     return is_whole and geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
 
-#: Of fewer pixels a product takes less time than to bring the weight into the order that oneDNN's convolution reads.
-LEAST_PIXELS = 64
+#: Of fewer pixels the product is the faster one on AMD too, whoever computes it.
+LEAST_PIXELS = 512
 
 
 def _pixels_taken(x, geometry: Geometry) -> int:

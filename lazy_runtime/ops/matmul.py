@@ -2,7 +2,8 @@
 
 On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own, or in
 float32 where that is faster still (`widening.py`). Products of float32 and float64 are torch's on Intel's processors
-(MKL); on others XLA's are the faster ones (docs/architecture.md).
+(MKL); on others XLA's are the faster ones, but on AMD's those of float32 are oneDNN's in programs that call kernels for
+something else as well (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def of_matrices(x, y, platform: str):
         if widening.is_wanted(platform, x.dtype):
             return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
+    if _calls_onednn(x, y, platform):
+        return _by_onednn(x, y)
     return product(x, y)
 
 
@@ -90,6 +93,30 @@ def _calls_aten(x, y, platform: str) -> bool:
     return math.prod(x.shape) * y.shape[-1] >= least
 
 
+def _calls_onednn(x, y, platform: str) -> bool:
+    """Whether a product of two matrices is worth a call of oneDNN's kernel for linear layers: between other kernels,
+    whose workers take from XLA's threads the cores that its own product would need."""
+    if (
+        not aten_bridge.has_other_kernels()
+        or x.ndim != 2
+        or y.ndim != 2
+        or x.shape[0] == 1
+        or not x.dtype == y.dtype == jnp.float32
+    ):
+        return False
+    if math.prod(x.shape) * y.shape[-1] < SMALLEST_CALL:
+        return False
+    return platform == "cpu" and aten_bridge.available() and config.products_are_onednns()
+
+
+def _by_onednn(x, y):
+    """x @ y, either of which may be `Transposed`: a weight of any order is as good as that of a linear layer."""
+    weight = y.physical if isinstance(y, Transposed) else Transposed(y)
+    like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
+    (result,) = aten_bridge.call("mkldnn::_linear_pointwise", [x, weight, None, "none", [], None], [like])
+    return result
+
+
 def _by_aten(name, arguments, x, y):
     like = jax.ShapeDtypeStruct((*x.shape[:-1], y.shape[-1]), x.dtype)
     (result,) = aten_bridge.call(f"{name}.out", [*arguments, aten_bridge.RESULT], [like])
@@ -102,7 +129,8 @@ def linear_product(x, weight, platform: str):
     rows = x.reshape(-1, x.shape[-1])
     if weight.ndim == 2:
         turned = Transposed(weight)
-        if _kernel(rows, turned, platform) is not None or _calls_aten(rows, turned, platform):
+        is_called = _calls_aten(rows, turned, platform) or _calls_onednn(rows, turned, platform)
+        if is_called or _kernel(rows, turned, platform) is not None:
             return of_matrices(rows, turned, platform).reshape(*x.shape[:-1], weight.shape[0])
     return product(x, weight.T)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge, compiler, config, debug, layout, processor
+from lazy_runtime import aten_bridge, compiler, config, debug, layout, lower, processor
 from lazy_runtime.ops import matmul
 
 pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
@@ -98,6 +98,83 @@ def test_gradients_of_float32_products(calls, monkeypatch, owner):
     assert len(calls) == (3 if owner == "torch" else 0)
     for ours, theirs in zip(*expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.fixture
+def amd(monkeypatch):
+    """The processor is one of AMD's."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.delenv("XLA_CPU_PRODUCTS", raising=False)
+    monkeypatch.setattr(processor, "is_intel", lambda: False)
+    monkeypatch.setattr(processor, "is_amd", lambda: True)
+    compiler.clear()
+    yield
+    compiler.clear()
+
+
+@pytest.fixture
+def between(amd, monkeypatch):
+    """And programs call other kernels too."""
+    monkeypatch.setattr(lower, "has_other_kernels", lambda graph: True)
+
+
+@pytest.mark.parametrize("name", OF_FLOAT32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_of_float32_are_onednns_on_amd(calls, between, dtype, name):
+    function, sizes, called = OF_FLOAT32[name]
+    x = normal(*sizes, dtype=dtype)
+    found = function(x.to("xla")).cpu()
+    is_onednns = dtype is torch.float32 and called == "aten::mm.out"
+    assert [name for name, _ in calls] == (["mkldnn::_linear_pointwise"] if is_onednns else [])
+    torch.testing.assert_close(found, function(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "turned"),
+    [
+        (lambda x: x.t() @ x, [True, True]),
+        (lambda x: x @ x.t(), [False, False]),
+        (lambda x: x @ x.flip(1).reshape(29, 17), [False, True]),
+    ],
+)
+def test_matrices_are_read_as_they_lie_by_onednn(calls, between, function, turned):
+    x = normal(17, 29, dtype=torch.float32)
+    torch.testing.assert_close(function(x.to("xla")).cpu(), function(x))
+    assert calls == [("mkldnn::_linear_pointwise", turned)]
+
+
+def test_gradients_by_onednn(calls, between):
+    expected = []
+    for device in ("cpu", "xla"):
+        inputs = [normal(n, 31, dtype=torch.float32).to(device).requires_grad_() for n in (17, 19)]
+        torch.nn.functional.linear(*inputs).square().sum().backward()
+        expected.append([tensor.grad.cpu() for tensor in inputs])
+    assert [name for name, _ in calls] == ["mkldnn::_linear_pointwise"] * 3
+    for theirs, ours in zip(*expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_row_is_no_product_for_onednn(calls, between):
+    x = normal(1, 29, dtype=torch.float32)
+    torch.testing.assert_close((x.to("xla") @ x.to("xla").t()).cpu(), x @ x.t())
+    assert not calls
+
+
+@pytest.mark.parametrize("convolves", [True, False])
+def test_products_are_onednns_only_between_other_kernels(calls, amd, convolves):
+    x = normal(64, 1024, dtype=torch.float32)
+    filters = normal(16, 16, 5, 5, dtype=torch.float32) / 20  # pixels stay of size 1
+
+    def function(x, filters):
+        if convolves:
+            image = torch.nn.functional.conv2d(x.reshape(4, 16, 32, 32), filters, padding=2)
+            x = x + image.reshape(64, 1024)
+        return x @ x.t()
+
+    found = function(x.to("xla"), filters.to("xla")).cpu()
+    torch.testing.assert_close(found, function(x, filters), rtol=1e-4, atol=1e-3)  # of sums of 1024 terms
+    assert [name for name, _ in calls] == (["aten::convolution", "mkldnn::_linear_pointwise"] if convolves else [])
 
 
 @pytest.mark.parametrize("is_intel", [True, False])
