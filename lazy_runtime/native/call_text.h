@@ -21,7 +21,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <locale.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -69,6 +71,15 @@ c10::TypePtr optional_items(const c10::OperatorHandle& op, size_t argument) {
   return list && list->getElementType()->kind() == c10::OptionalType::Kind ? list->getElementType() : nullptr;
 }
 
+// A number as Python's float.hex() writes it. std::stod would stop at the point where the user's locale has a comma.
+double parse_double(const std::string& text) {
+  static const locale_t locale = newlocale(LC_ALL_MASK, "C", nullptr);
+  char* end = nullptr;
+  double value = strtod_l(text.c_str(), &end, locale);
+  TORCH_CHECK(!text.empty() && *end == '\0', "not a number: '", text, "'");
+  return value;
+}
+
 Call parse(std::string_view text) {
   if (size_t end = text.find('\n'); end != std::string_view::npos) {
     Call call = parse(text.substr(0, end));
@@ -86,7 +97,7 @@ Call parse(std::string_view text) {
   for (size_t i = 2; i < parts.size(); ++i) {
     std::string body(parts[i].substr(1));
     auto items = body.empty() ? std::vector<std::string_view>() : split(body, ',');
-    auto number = [&](size_t n) { return std::stod(std::string(items.at(n))); };
+    auto number = [&](size_t n) { return parse_double(std::string(items.at(n))); };
     size_t argument = call.arguments.size();
     TORCH_CHECK(argument < call.op.schema().arguments().size(), call.op.operator_name(), " takes no argument ", parts[i]);
     switch (parts[i].at(0)) {
@@ -114,7 +125,7 @@ Call parse(std::string_view text) {
         call.arguments.emplace_back(static_cast<int64_t>(std::stoll(body)));
         break;
       case 'd':
-        call.arguments.emplace_back(std::stod(body));
+        call.arguments.emplace_back(parse_double(body));
         break;
       case 'c':
         call.arguments.emplace_back(c10::complex<double>(number(0), number(1)));

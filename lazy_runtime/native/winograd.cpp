@@ -92,7 +92,9 @@ FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float*
     Vector sums[tile * tile] = {};
     const float* matrix = filters + c / panel * s.in * panel + c % panel;
     for (int64_t channel = 0; channel < s.in; ++channel, matrix += panel) {
-      auto at = [&](int64_t i, int64_t j) { return load(matrix + (i * window + j) * s.in * s.out); };
+      // Inlined at every level of optimization: a lambda is compiled for the default processor, where a vector is returned
+      // in another way than the clone that calls it expects.
+      auto at = [&](int64_t i, int64_t j) __attribute__((always_inline)) { return load(matrix + (i * window + j) * s.in * s.out); };
       Vector g[3][3], middle[3][window];
       for (int64_t j : {0, 1, 2, 5}) {
         middle[0][j] = 4.0f * at(0, j);

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lazy_runtime import aten_bridge, dtypes
 from lazy_runtime.layout import ChannelsLast, HeadsLast, Part
+from tests import comma_locale
 
 CPU = jax.devices("cpu")[0]
 X = torch.linspace(-2, 3, 2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
@@ -401,3 +402,33 @@ def test_workers_are_released_and_come_back():
     assert torch.equal(x @ x, expected)
     aten_bridge.release_workers()
     aten_bridge.release_workers()
+
+
+def test_numbers_do_not_depend_on_the_locale(fresh_process, tmp_path):
+    """A parser that follows the locale reads 0x1.8p-1 as 0 or as 1 where the decimal point is a comma."""
+    code = f"""
+        import locale
+        import torch
+        import torch.nn.functional as F
+
+        locale.setlocale(locale.LC_NUMERIC, {comma_locale.NAME!r})
+        assert locale.localeconv()["decimal_point"] == ","
+        torch.manual_seed(0)
+        q, k, v = torch.randn(3, 2, 4, 16, 8)
+        image, weight = torch.randn(2, 16, 9, 9), torch.randn(32, 16, 1, 1)
+
+        def f(q, k, v, image, weight):
+            attended = F.scaled_dot_product_attention(q, k, v, scale=0.3)
+            scaled = torch.addmm(q[0, 0], q[0, 1], k[0, 0, :8], alpha=0.3)
+            return attended, F.hardtanh(F.conv2d(image, weight), -0.5, 0.5), F.celu(q, 1.7), scaled
+
+        expected = f(q, k, v, image, weight)
+        for road in (f, torch.compile(f, backend="openxla")):
+            results = road(*(x.to("xla") for x in (q, k, v, image, weight)))
+            for ours, theirs in zip(results, expected):
+                torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=1e-5)
+        with torch.no_grad():
+            for ours, theirs in zip(torch.compile(f, backend="openxla")(q, k, v, image, weight), expected):
+                torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    """
+    fresh_process(code, **comma_locale.write(tmp_path))
