@@ -190,7 +190,15 @@ def _fixed(device: Device) -> dict[str, str]:
         "device": f"{jax_device.device_kind}, {client.device_count()} of them, {jax.process_count()} processes",
         "processor": processor.description(),
         "variables": json.dumps(_variables(), sort_keys=True),
+        **({"kernels": _choice_of_kernels()} if client.platform == "cpu" else {}),
     }
+
+
+def _choice_of_kernels() -> str:
+    """What decides which kernels a lowering for the CPU calls, beside the processor and the operands."""
+    names = (name for name in os.environ if name.startswith(_CHOOSES_KERNELS) and not name.endswith(_CHOOSES_NOTHING))
+    variables = {name: os.environ[name] for name in names}
+    return f"{torch.backends.cpu.get_cpu_capability()} {json.dumps(variables, sort_keys=True)}"
 
 
 def kernels() -> dict[str, str]:
@@ -203,7 +211,9 @@ def kernels() -> dict[str, str]:
     }
 
 
-_KERNELS = ("ONEDNN_", "DNNL_", "MKL_", "OMP_", "KMP_", "GOMP_", "ATEN_", "TORCH_MKLDNN_")
+_CHOOSES_KERNELS = ("ONEDNN_", "DNNL_", "MKL_", "ATEN_", "TORCH_MKLDNN_")
+_CHOOSES_NOTHING = ("_NUM_THREADS", "_DYNAMIC", "_VERBOSE")
+_KERNELS = (*_CHOOSES_KERNELS, "OMP_", "KMP_", "GOMP_")
 
 
 @functools.cache

@@ -170,3 +170,22 @@ def test_flags_and_variables_of_a_process_count(fresh_process):
     other = ast.literal_eval(fresh_process(code, **flags))
     differing = {name for name in plain if plain[name] != other[name]}
     assert differing == {"XLA_FLAGS", "flags of XLA", "flags of jax", "variables", "device"}
+
+
+def test_what_chooses_kernels_is_part_of_the_key(fresh_process, monkeypatch):
+    """Kernels that need AVX-512 are left out under ATEN_CPU_CAPABILITY=default: its programs are other ones."""
+    code = """
+        import torch
+        from lazy_runtime import disk_key, xla_devices
+        print(torch.backends.cpu.get_cpu_capability(), disk_key.surroundings(xla_devices.get("xla:0"), {})["kernels"])
+    """
+    name, key = fresh_process(code, ATEN_CPU_CAPABILITY="default").split(maxsplit=1)
+    assert key.startswith(f"{name} ")
+    for variable in ("MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(variable, raising=False)
+    plain = disk_key._choice_of_kernels()
+    assert plain.startswith(torch.backends.cpu.get_cpu_capability())
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    assert disk_key._choice_of_kernels() == plain
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert disk_key._choice_of_kernels() != plain
