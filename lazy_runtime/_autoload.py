@@ -34,7 +34,7 @@ def load() -> None:
 
     try:
         claim_backend_name()
-        from . import device_module, native
+        from . import device_module, module_moves, native
         from .debug import output
 
         _library = torch.library.Library("aten", "IMPL")
@@ -47,6 +47,7 @@ def load() -> None:
         _library.impl("_to_copy", _first_use("to_copy"), "XLA")
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
+        module_moves.install()
         output.register()  # torch reads TORCH_LOGS next
         torch.serialization.register_package(9, _location_tag, _restore)  # before the CPU's, 10
     except Exception as error:  # a torch that we do not know: say so later, not here

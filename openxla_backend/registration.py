@@ -13,7 +13,7 @@ from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
 import lazy_runtime
-from lazy_runtime import device_module
+from lazy_runtime import device_module, module_moves
 
 
 def register() -> None:
@@ -41,6 +41,8 @@ def register() -> None:
 def _skip_packages() -> None:
     for package in ("lazy_runtime", "openxla_backend", "jax", "jaxlib"):
         trace_rules.add(package)
+    # what stands around `Module._apply` leaves a traced move to torch
+    trace_rules.get_mod_inlinelist().add(Path(module_moves.__file__).as_posix())
 
 
 @functools.cache

@@ -178,37 +178,3 @@ def test_deepcopy():
 def test_storages_cannot_be_exchanged():
     with pytest.raises(NotImplementedError, match="an xla tensor has no storage that can be exchanged"):
         torch.ones(2, device="xla").set_(torch.ones(2).untyped_storage())
-
-
-class Tied(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(4, 3)
-        self.head = torch.nn.Linear(3, 4, bias=False)
-        self.head.weight = self.embedding.weight
-
-
-def test_the_move_makes_new_parameters_unless_they_are_swapped():
-    """As on every device whose tensors are not plain memory: torch makes a new parameter wherever one stands, so tied
-    weights come apart (`model.tie_weights()` in transformers ties them again) and an optimizer made before keeps the
-    old ones. Torch's switch for swapping cures both; it is global, so it is the user's to set."""
-    model = Tied()
-    optimizer = torch.optim.SGD(model.parameters())
-    model.to("xla")
-    assert optimizer.param_groups[0]["params"][0].device.type == "cpu"
-    assert model.head.weight is not model.embedding.weight
-    assert torch.equal(model.head.weight, model.embedding.weight)
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        model = Tied()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        model.to("xla")
-        assert model.head.weight is model.embedding.weight
-        assert optimizer.param_groups[0]["params"][0] is model.head.weight
-        before = model.head.weight.detach().cpu()
-        model.head(model.embedding(torch.tensor([0, 1], device="xla"))).sum().backward()
-        optimizer.step()
-        assert not torch.equal(model.head.weight.detach().cpu(), before)
-        assert model.head.weight.device.type == "xla"
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)

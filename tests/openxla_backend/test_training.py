@@ -135,7 +135,6 @@ def test_tied_weights(device):
     reference, model = Tied(), Tied()
     model.load_state_dict(reference.state_dict())
     model = model.to(device)
-    model.head.weight = model.embedding.weight  # moving a module takes tied weights apart
     tokens = torch.tensor([[1, 2], [3, 9]])
     compiled(model)(tokens.to(device)).square().sum().backward()
     reference(tokens).square().sum().backward()
