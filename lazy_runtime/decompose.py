@@ -27,6 +27,9 @@ def _no_fallback(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any
 #: Serves what has no decomposition either; `fallback.py`, which stands above `dispatch`, sets it.
 fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any] = _no_fallback
 
+#: Gives what makes a decomposition's factories record; `traced_factories.py`, which stands above `dispatch`, sets it.
+factories: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
 _library: torch.library.Library | None = None
 
 
@@ -124,7 +127,7 @@ def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str,
         return unwrap(x) if isinstance(x, torch.Tensor) and _is_functional(x) else x
 
     args, kwargs = pytree.tree_map(wrap, (args, kwargs))
-    with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False):
+    with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False), factories():
         result = function(*args, **kwargs)
         return pytree.tree_map(inner, result)
 

@@ -32,6 +32,7 @@ from . import data_dependent as data_dependent  # for their handlers
 from . import fallback as fallback
 from . import grad_scaler as grad_scaler
 from . import random_arguments as random_arguments
+from . import traced_factories as traced_factories
 from . import unique as unique
 from . import xla_devices as devices
 from .distributed import functional_collectives as functional_collectives
