@@ -150,6 +150,12 @@ class InPython:
     def are_same(known: None, tensors: Sequence[torch.Tensor]) -> bool:
         return False
 
+    @staticmethod
+    def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:
+        memory = [tensor.untyped_storage()._cdata for tensor in tensors]
+        first = {its: number for number, its in reversed(list(enumerate(memory[:count])))}
+        return tuple(first.get(its, -1) for its in memory)
+
 
 _torch: Any = torch
 
@@ -157,3 +163,12 @@ try:
     _many: Any = native.tensors()
 except native.NativeError:  # built without Python's headers
     _many = InPython
+
+
+def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:
+    """For each tensor, the number of the first among the first `count` of them that has the same memory, or -1.
+
+    Args:
+        tensors: a list or a tuple, on any device, none of them sparse.
+    """
+    return _many.sharing(tensors, count)

@@ -19,10 +19,9 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import attention, background, checkpoints, parameters, whole_step
+from . import attention, background, checkpoints, overlap, parameters, whole_step
 from .background import Prepare
 from .compiled import CompiledGraph
-from .overlap import guard_offsets
 
 
 class _Options(NamedTuple):
@@ -205,7 +204,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             keep_inference_input_mutations=True,
         )(gm, examples)
     arguments.clear()  # torch 2.11 keeps the compilers of a training graph as long as the graph
-    guard_offsets(gm, examples, _metadata())
+    overlap.guard(gm, examples, _metadata())
     compiled = whole_step.reattach(gm, compiled)
     if isinstance(prepare, background.Jobs) and prepare.pending:
         return background.Meanwhile(traced, compiled, prepare)

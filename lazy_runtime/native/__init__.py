@@ -89,7 +89,8 @@ def tensors() -> ctypes.CDLL:
         NativeError: it was not built for this torch.
     """
     library = _library("tensors", _torch_version(), ctypes.PyDLL)
-    for function, count in ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2)):
+    functions = ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2), (library.sharing, 2))
+    for function, count in functions:
         function.argtypes, function.restype = [ctypes.py_object] * count, ctypes.py_object
     return library
 

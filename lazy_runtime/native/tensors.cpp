@@ -6,7 +6,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "shared_memory.h"
@@ -78,5 +80,30 @@ extern "C" PyObject* are_same(PyObject* capsule, PyObject* tensors) {
     same = inside(given[i]).unsafeGetTensorImpl() == (*known)[i]._unsafe_get_target();
   }
   return PyBool_FromLong(same);
+  END_HANDLE_TH_ERRORS
+}
+
+// For each tensor, the number of the first among the first `count` of them that has the same memory, or -1.
+extern "C" PyObject* sharing(PyObject* tensors, PyObject* count) {
+  HANDLE_TH_ERRORS
+  const auto given = items(tensors);
+  const auto first = std::min(PyLong_AsSize_t(count), given.size());
+  if (PyErr_Occurred()) return nullptr;
+  const auto memory = [&](size_t i) {
+    TORCH_CHECK_TYPE(THPVariable_Check(given[i]), "expected a tensor, got ", Py_TYPE(given[i])->tp_name);
+    return THPVariable_Unpack(given[i]).unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  };
+  std::unordered_map<const c10::StorageImpl*, long> known(first);
+  for (size_t i = 0; i < first; ++i) known.emplace(memory(i), static_cast<long>(i));
+  known.erase(nullptr);  // of subclasses that hold other tensors
+  THPObjectPtr result(PyTuple_New(static_cast<Py_ssize_t>(given.size())));
+  if (!result) return nullptr;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto found = known.find(memory(i));
+    PyObject* number = PyLong_FromLong(found == known.end() ? -1 : found->second);
+    if (number == nullptr) return nullptr;
+    PyTuple_SET_ITEM(result.get(), i, number);
+  }
+  return result.release();
   END_HANDLE_TH_ERRORS
 }

@@ -97,3 +97,11 @@ def test_what_is_on_another_device_is_refused(tensors):
         Unchanged([torch.ones(2)])
     with pytest.raises(TypeError, match="expected a tensor on an xla device, got one on cpu"):
         Unchanged(tensors).of([tensors[0], torch.ones(4)])
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_sharing_tells_which_tensors_have_one_memory(device):
+    base, other = torch.zeros(4, 3, device=device), torch.zeros(4, 3, device=device)
+    tensors = [base[1], other, base.t(), torch.zeros(4, 3, device=device), other.view(-1)[2:]]
+    assert tensor.sharing(tensors, 2) == (0, 1, 0, -1, 1)
+    assert tensor.sharing(tuple(tensors), 0) == (-1,) * 5
