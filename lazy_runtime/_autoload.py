@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import sys
 from typing import Any
 
 _STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
+_NAME = "openxla"
+_OURS = importlib.metadata.EntryPoint(_NAME, "openxla_backend.backend:openxla", "torch_dynamo_backends")
 _library: Any = None
 _gave_way = False
 
@@ -24,15 +27,15 @@ def load() -> None:
     global _library, _gave_way
     if _library is not None:
         return
-    owner = other_owner()
-    if owner is not None:
-        if not _gave_way:
-            sys.stderr.write(f"{owner}\n")
-        _gave_way = True
-        return
     import torch
 
     try:
+        owner = other_owner()
+        if owner is not None:
+            if not _gave_way:
+                sys.stderr.write(f"{owner}\n")
+            _gave_way = True
+            return
         claim_backend_name()
         from . import device_module, module_moves, native
         from .debug import output
@@ -127,15 +130,44 @@ def claim_backend_name() -> None:
     the stub's module registers the same name (torch/_dynamo/backends/torchxla.py).
     """
     if _STUB in sys.modules:
-        from openxla_backend import registration
-
-        registration.register()
+        _replace_stub()
     elif not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterStub())
 
 
+def _replace_stub() -> None:
+    """Leaves our entry point under the stub's name, which torch loads when the name is first asked for.
+
+    Torch imports the stub, with every other backend module, at the first `torch.compile` of any backend. So nothing
+    here imports jax or raises: a program that compiles with another backend has no use for either.
+    """
+    try:
+        from torch._dynamo.backends import registry
+
+        registry._BACKENDS[_NAME] = _OURS
+        registry._COMPILER_FNS.pop(_NAME, None)
+        prepare_dynamo()
+    except Exception as error:
+        sys.stderr.write(f"backend='openxla' could not be registered: {type(error).__name__}: {error}\n")
+
+
+def prepare_dynamo() -> None:
+    """Makes Dynamo know xla tensors, once it has looked for backends and xla is in use, whichever comes last.
+
+    A function compiled by `backend="eager"` may work on xla tensors too. Without them Dynamo stays as it is until the
+    backend itself is imported (`openxla_backend.registration`).
+    """
+    devices = sys.modules.get("lazy_runtime.xla_devices")
+    if _STUB not in sys.modules or devices is None or not devices.is_started():
+        return
+    try:
+        importlib.import_module("openxla_backend.backend")
+    except Exception as error:  # who asks for the backend by its name gets this error itself
+        sys.stderr.write(f"backend='openxla' could not be imported: {type(error).__name__}: {error}\n")
+
+
 class _AfterStub(importlib.abc.MetaPathFinder):
-    """Finds the stub's module where it is, and registers our backend as soon as it has run."""
+    """Finds the stub's module where it is, and takes its name for our backend as soon as it has run."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != _STUB:
@@ -149,9 +181,7 @@ class _AfterStub(importlib.abc.MetaPathFinder):
             run(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            from openxla_backend import registration
-
-            registration.register()
+            _replace_stub()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

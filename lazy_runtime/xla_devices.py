@@ -239,6 +239,7 @@ def start() -> None:
         dispatch.install(backward_in_caller)
         kernels.register()
         _started = True
+    _autoload.prepare_dynamo()
 
 
 def is_started() -> bool:

@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 
 from lazy_runtime import _autoload
 
-from . import attention, background, checkpoints, overlap, parameters, whole_step
+from . import attention, background, checkpoints, overlap, parameters, registration, whole_step
 from .background import Prepare
 from .compiled import CompiledGraph
 
@@ -260,3 +260,8 @@ def _deprecated(name: str) -> None:
     warnings.warn(
         f"backend={name!r} is PyTorch/XLA 2.0's name: use backend='openxla'", DeprecationWarning, stacklevel=3
     )
+
+
+# torch knows a backend that is given as a function by this name, and then does for it what it does for its own
+openxla.compiler_name = "openxla"  # type: ignore[attr-defined]
+registration.register((openxla, torchxla_trace_once, aot_torchxla_trace_once))

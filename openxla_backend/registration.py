@@ -1,30 +1,31 @@
-"""Our claim on names among Dynamo's backends."""
+"""What Dynamo is told of xla tensors and of this package's backend, when the backend is imported."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._dynamo import trace_rules
-from torch._dynamo.backends import registry
 from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
 import lazy_runtime
 from lazy_runtime import device_module, module_moves
 
+from .optimizers import count_on_device
+from .whole_step import trace_steps
 
-def register() -> None:
-    """Makes `openxla` this package's backend, replacing torch's stub for torch_xla of the same name. Idempotent."""
-    from .backend import aot_torchxla_trace_once, openxla, torchxla_trace_once
-    from .optimizers import count_on_device
-    from .whole_step import trace_steps
 
-    registry._BACKENDS["openxla"] = None
-    registry._COMPILER_FNS["openxla"] = openxla
-    openxla._tags = ()  # type: ignore[attr-defined]
+@functools.cache
+def register(backends: tuple[Callable[..., Any], ...]) -> None:
+    """Prepares Dynamo for these backends, whether it gets them by name or as functions.
+
+    Args:
+        backends: the functions that Dynamo calls with a graph.
+    """
     # An operator on an xla tensor that runs between two compiled graphs is Python code of these packages, which Dynamo
     # would compile as if it were the user's.
     _skip_packages()
@@ -34,7 +35,7 @@ def register() -> None:
     _infer_uniques()
     _keep_linalg_checks()
     count_on_device()
-    trace_steps((openxla, torchxla_trace_once, aot_torchxla_trace_once))
+    trace_steps(backends)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import torch
 from helpers import assert_same
 
 from lazy_runtime import _autoload
-from openxla_backend import backend, registration
+from openxla_backend import backend
 
 
 def test_a_bare_import_of_torch_is_enough(fresh_process):
@@ -26,6 +26,70 @@ def test_a_bare_import_of_torch_is_enough(fresh_process):
         assert not [finder for finder in sys.meta_path if type(finder).__name__ == "_AfterStub"]
         """
     )
+
+
+def test_other_backends_get_neither_jax_nor_ours(fresh_process):
+    fresh_process(
+        """
+        import sys
+        import torch
+        x = torch.randn(3)
+        torch.testing.assert_close(torch.compile(lambda x: x.sin() + 1, backend="eager")(x), x.sin() + 1)
+        assert "torch._dynamo.backends.torchxla" in sys.modules
+        assert {"openxla", "torchxla_trace_once"} <= set(torch._dynamo.list_backends())
+        assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib", "openxla_backend")]
+        assert "lazy_runtime.xla_devices" not in sys.modules
+
+        # a function that eager compiles works on xla tensors: Dynamo hears of them when there are some
+        y = x.to("xla")
+        assert "openxla_backend.registration" in sys.modules
+        torch.testing.assert_close(torch.compile(lambda y: y.cos(), backend="eager")(y).cpu(), x.cos())
+        torch.testing.assert_close(torch.compile(lambda y: y.tan(), backend="openxla")(y).cpu(), x.tan())
+        """
+    )
+
+
+def test_xla_in_use_before_torch_looks_for_backends(fresh_process):
+    fresh_process(
+        """
+        import sys
+        import torch
+        torch.ones(2, device="xla")
+        assert "openxla_backend.registration" not in sys.modules
+        import torch._dynamo.backends.torchxla
+        assert "openxla_backend.registration" in sys.modules
+        """
+    )
+
+
+def test_a_failure_of_ours_breaks_no_other_backend(fresh_process):
+    out = fresh_process(
+        """
+        import contextlib, io, sys
+        import torch
+        sys.modules["openxla_backend.whole_step"] = None  # as if one import of ours were gone
+        f, x = lambda x: x.sin() + 1, torch.randn(3)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            torch.testing.assert_close(torch.compile(f, backend="eager")(x), f(x))
+        assert said.getvalue() == ""
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            y = torch.ones(2, device="xla")
+            torch.testing.assert_close(torch.compile(lambda y: y + 1, backend="eager")(y).cpu(), torch.full((2,), 2.0))
+        print(said.getvalue())
+        try:
+            torch.compile(f, backend="openxla")(x)
+        except ImportError as error:
+            print("raised", error)
+        """
+    )
+    assert out.count("backend='openxla' could not be imported: ModuleNotFoundError") == 1
+    assert "raised" in out
+
+
+def test_a_function_is_the_backend_that_its_name_is():
+    from torch._dynamo.backends import registry
+
+    assert registry._is_registered_backend(backend.openxla)
 
 
 def test_looking_for_the_stub_does_not_lose_the_name(fresh_process):
@@ -50,7 +114,7 @@ def test_stub_imported_before():
     registry._COMPILER_FNS["openxla"] = stub.openxla
     _autoload.claim_backend_name()
     assert registry.lookup_backend("openxla") is backend.openxla
-    registration.register()
+    _autoload.claim_backend_name()
     assert registry.lookup_backend("openxla") is backend.openxla
 
 
