@@ -344,7 +344,7 @@ class _Retraced(Sequence[checks.Check]):
 def _compile(lowered: jax.stages.Lowered, options: dict[str, Any], users: dict[str, Any]) -> jax.stages.Compiled:
     """
     Args:
-        options: of ours, which an XLA may not have any more.
+        options: of ours, which this XLA has.
         users: options that the user asked for (`lazy_runtime.compile(custom_compile_options=...)`).
 
     Raises:
@@ -356,8 +356,6 @@ def _compile(lowered: jax.stages.Lowered, options: dict[str, Any], users: dict[s
         refused = [name for name in users if name in str(error)]
         if refused:
             raise ValueError(f"custom_compile_options: XLA refuses {refused[0]!r}: {error}") from error
-        if any(name in str(error) for name in options):
-            return lowered.compile(compiler_options=users or None)
         raise
 
 

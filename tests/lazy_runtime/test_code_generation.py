@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
 import torch
 
+import lazy_runtime
 from lazy_runtime import code_generation, compiler
 
 aten = torch.ops.aten
 
 LARGE = code_generation.LARGE
+OPTION = code_generation._OPTION
 
 
 @pytest.fixture
@@ -20,8 +24,10 @@ def chosen(monkeypatch):
     options = code_generation.options
 
     def spy(graph, lowered):
-        found.append(options(graph, lowered)["xla_cpu_use_fusion_emitters"])
-        return options(graph, lowered)
+        given = options(graph, lowered)
+        # from jaxlib 0.11 on it is the only one; then the choice shows in what is asked alone
+        found.append(given.get(OPTION, code_generation._is_large(graph) and not code_generation._updates(lowered)))
+        return given
 
     monkeypatch.setattr(code_generation, "options", spy)
     yield found
@@ -78,3 +84,52 @@ def test_a_step_is_looked_into(chosen):
     torch.compile(lambda x: (x.sin() * 2).sum(), backend="openxla")(weight).backward()
     assert torch.isfinite(weight.grad).all()
     assert chosen == [True]
+
+
+def test_the_option_is_there_where_jaxlib_has_it():
+    assert code_generation.is_known(OPTION, False) is (jax.version.__version_info__ < (0, 11))
+    assert not code_generation.is_known("xla_nothing", True)
+
+
+def test_a_program_without_our_option_is_compiled_once_and_refuses_the_users(monkeypatch):
+    """As with jaxlib 0.11."""
+    monkeypatch.setattr(code_generation, "is_known", lambda option, value: False)
+    compiler.clear()
+    asked = []
+    compile_ = jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered,
+        "compile",
+        lambda self, compiler_options=None: asked.append(compiler_options) or compile_(self, compiler_options),
+    )
+    x = torch.linspace(0, 1, 8)
+    torch.testing.assert_close((x.to("xla") * 3).cpu(), x * 3)
+    double = lambda x: x * 2  # noqa: E731
+    with pytest.raises(ValueError, match="custom_compile_options: XLA refuses 'xla_nothing'"):
+        lazy_runtime.compile(double, custom_compile_options={"xla_nothing": 1})(x.to("xla"))
+    compiler.clear()
+    assert asked[0] is None
+    assert asked.count({"xla_nothing": 1}) == 1
+    assert not [given for given in asked if given and OPTION in given]
+
+
+def shifted_within(x):
+    y = x[::2]
+    return x.at[::2].set(y.at[1:].set(y[:-1]))
+
+
+def shifted_in_a_loop(x):
+    return jax.lax.fori_loop(0, 3, lambda _, x: x.at[1:].set(x[:-1]).at[::2].set(x[::2]), x)
+
+
+@pytest.mark.parametrize("function", [shifted_within, shifted_in_a_loop])
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_updates_that_read_what_they_write(function, donated):
+    """What XLA's newer generator miscompiles is right with barriers, in every version of jaxlib."""
+    x = np.linspace(0, 1, 1 << 12, dtype=np.float32)
+    with jax.disable_jit():
+        expected = np.asarray(function(jax.numpy.asarray(x)))
+    lowered = jax.jit(function, donate_argnums=donated).lower(jax.numpy.asarray(x))
+    code_generation._keep_updates_apart(lowered)
+    assert lowered.as_text().count("optimization_barrier") >= 2
+    np.testing.assert_array_equal(np.asarray(lowered.compile()(jax.numpy.asarray(x))), expected)
