@@ -113,13 +113,15 @@ class Trace:
     def __enter__(self) -> Trace:
         global _traces
         self._outer, _thread.trace = _thread.trace, self
-        _traces += 1
+        with _counting:
+            _traces += 1
         return self
 
     def __exit__(self, *exception: object) -> None:
         global _traces
+        with _counting:
+            _traces -= 1
         _thread.trace = self._outer
-        _traces -= 1
 
 
 class _Thread(threading.local):
@@ -127,6 +129,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_counting = threading.Lock()
 _traces = 0  # how many threads are inside of a trace; saves the others the look at `_thread`
 
 
@@ -146,12 +149,15 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     key: list[Any] = []
     scan = _Scan(operator.dynamic_scalars and trace is None)
     inputs = scan.inputs
+    read = scan.read
     add = key.append
     for arg in args:
         kind = type(arg)
         if kind is XLATensor:
+            handle = arg.handle
             add(arg.spec)
-            inputs.append(arg.handle.value)
+            inputs.append(handle.value)
+            read.append(handle)
         elif arg is None:
             add(None)
         else:
@@ -177,7 +183,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         call = _new_call(operator, args, kwargs, scan, trace)
         call.meaning = operator, meaning
         call.default_dtype = default
-        operator.calls[known] = call
+        call = operator.calls.setdefault(known, call)  # graphs tell calls by identity
     device = call.device
     recomputed = trace is None and recompute.is_running() and not execute.eager
     if recomputed and not _is_view(operator.overload):
@@ -216,8 +222,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         if call.view and not pending and deferred_views.defer(node):
             device.has_views = True
             return result
-        pending.append(node)
-        execute.sync(device)
+        execute.run_at_once(device, node)
         return result
     if not pending:
         _begin(device)
@@ -317,11 +322,13 @@ use_special_numbers(True)
 class _Scan:
     """One pass over a call's arguments: collects what flows into the graph and gives the key of what does not."""
 
-    __slots__ = ("dynamic", "floats", "foreign", "inputs", "ints")
+    __slots__ = ("dynamic", "floats", "foreign", "inputs", "ints", "read")
 
     def __init__(self, dynamic: bool):
         self.dynamic = dynamic
         self.inputs: list[Value] = []
+        #: keeps what is read from being taken for dead by another thread's sync, until the node is on the list
+        self.read: list[Handle] = []
         self.floats: list[float] = []
         self.ints: list[int] = []
         self.foreign: torch.Tensor | None = None  # a tensor that is not on an xla device
@@ -330,7 +337,9 @@ class _Scan:
         """A hashable that is equal for equal meanings only."""
         kind = type(arg)
         if kind is XLATensor:
-            self.inputs.append(arg.handle.value)
+            handle = arg.handle
+            self.inputs.append(handle.value)
+            self.read.append(handle)
             return arg.spec
         if kind is int:
             if self.dynamic and not _LOWEST <= arg <= _HIGHEST:

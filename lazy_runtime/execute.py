@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 import warnings
@@ -27,7 +28,7 @@ from . import (
     shared_numbers,
 )
 from .debug import compiling, graph_saver, graphs, output
-from .ir import Node, Value
+from .ir import Handle, Node, Value
 from .unseen import unseen
 from .xla_devices import Device
 
@@ -92,6 +93,7 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
 
     Raises:
         what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
+        what goes wrong in this one: no later program meets it again, but for those that need a value of it.
     """
     device.raise_failures()
     if before_run is not None:
@@ -114,16 +116,20 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
         except lower.LoweringError as error:
             # the rest is not lost with it
             failed = {node for node in pending if node.call is error.call}
-            device.pending[:0] = _without(failed, pending) if failed else ()  # none: a view that they read
+            device.pending[:0] = _without(failed, pending) if failed else ()  # none: a node that they read
             raise
         except _KernelError as error:
             device.pending[:0] = _without({error.node}, pending)
             raise error.meaning from None
-        except BaseException:
-            device.pending[:0] = pending
+        except Exception:
+            _set_aside(pending)
             raise
-        while pending:  # newest first: nothing else holds it, so a long chain is not freed by deep recursion
-            pending.pop()
+        except BaseException:  # an interrupt: nothing is wrong with what has not been executed
+            device.pending[:0] = [node for node in pending if _is_open(node)]
+            raise
+        finally:
+            while pending:  # newest first: nothing else holds it, so a long chain is not freed by deep recursion
+                pending.pop()
     if wait or _SYNC_WAITS:
         device.wait()
 
@@ -134,6 +140,30 @@ def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.A
     Args:
         channels_last: the order of dimensions that it is wanted in; by default torch's.
     """
+    found, is_last = buffer(value)
+    if found is not None and is_last is channels_last:
+        return found
+    if found is None:
+        _compute(value, device)
+    with device.lock:  # one thread at a time; `buffer` sees the old order, the new one, or nothing
+        found, is_last = buffer(value)
+        if found is None:
+            raise RuntimeError("the tensor has no value: the program that was to compute it failed")
+        if is_last is not channels_last:
+            with dtypes.x64():
+                found = jnp.moveaxis(found, 1, -1) if channels_last else jnp.moveaxis(found, -1, 1)
+            value.array = None
+            value.channels_last = channels_last
+            value.array = found
+    return found
+
+
+#: The buffer of a value and whether it is channels last, both as of one moment.
+buffer: Callable[[Value], tuple[jax.Array | None, bool]] = operator.attrgetter("array", "channels_last")
+
+
+def _compute(value: Value, device: Device) -> None:
+    """Executes what gives a value its buffer."""
     if deferred_views.is_deferred(value):
         with device.lock:
             if value.node is not None and value.node not in device.pending:
@@ -142,14 +172,39 @@ def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.A
         if before_cut is not None:
             before_cut("a value is read")
         sync(device, reading=True)
-    array = value.array
-    if array is None:
-        raise RuntimeError("the tensor has no value: the program that was to compute it failed")
-    if value.channels_last is not channels_last:
-        with dtypes.x64():
-            array = value.array = jnp.moveaxis(array, 1, -1) if channels_last else jnp.moveaxis(array, -1, 1)
-        value.channels_last = channels_last
-    return array
+    if value.array is None:
+        with device.lock:
+            if value.array is None and value.node is not None:  # of a program that failed: whoever reads it is told why
+                _run_alone(device, value.node)
+
+
+@unseen
+def run_at_once(device: Device, node: Node) -> None:
+    """Executes one operator, in eager mode.
+
+    Raises:
+        what goes wrong in it, and what went wrong in an earlier execution.
+    """
+    device.raise_failures()
+    with device.lock:
+        if device.pending or before_run is not None:
+            device.pending.append(node)
+            sync(device)
+        else:
+            _run_alone(device, node)
+    if _SYNC_WAITS:
+        device.wait()
+
+
+def _run_alone(device: Device, node: Node) -> None:
+    """Executes one operator, and what it needs of operators that are on no list."""
+    try:
+        _run(device, [node])
+    except _KernelError as error:
+        raise error.meaning from None
+    except Exception:
+        _set_aside([node])
+        raise
 
 
 class _KernelError(Exception):
@@ -174,11 +229,27 @@ def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
         for value in node.inputs:
             if value.node in lost if value.node is not None else value.array is None or value.array.is_deleted():
                 lost.add(node)
+    _set_aside([node for node in pending if node in lost])
     return [node for node in pending if node not in lost]
 
 
+def _set_aside(nodes: Sequence[Node]) -> None:
+    """What the nodes of a failed program read keeps its buffer. They are on no list any more; whoever needs a value of
+    theirs, by reading it or in another program, has it computed then (`numbering.number`)."""
+    for node in nodes:
+        for value in node.inputs:
+            if value.node is None:
+                value.pinned = True
+
+
+def _is_open(node: Node) -> bool:
+    """Whether a node has not been executed, as far as somebody can tell."""
+    handles = [owner() for owner in node.outputs if owner is not None]
+    return not node.outputs or any(handle is not None and handle.value.node is node for handle in handles)
+
+
 def _run(device: Device, pending: Sequence[Node]) -> None:
-    numbered = numbering.number(device, pending, donate=True, options=thread.options)
+    numbered = numbering.number(device, pending, True, thread.options, others=device.pending)
     graph, leaves, live, nodes = numbered
     if not nodes:
         return
@@ -205,14 +276,19 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
         if found is None:
             raise
         raise _KernelError(nodes[found.call], found.meaning) from None
+    except Exception as error:
+        if any(value.array is None or value.array.is_deleted() for value in leaves):
+            raise RuntimeError(
+                "a tensor that this program reads has no value: the program that was to compute it, or that had its "
+                "buffer, failed"
+            ) from error
+        raise
     metrics.count("ExecuteComputation")
-    for handle, array, channels_last in zip(live, results, executable.physical, strict=True):
-        value = handle.value
-        value.array = array
-        value.channels_last = channels_last
-        if lines.keep:
-            value.line = lines.parse(getattr(value.node, "line", ""))
-        value.node = None
+    try:
+        _bind(live, results, executable.physical)
+    except BaseException:  # an interrupt: what has been executed is not executed again
+        _bind(live, results, executable.physical)
+        raise
     lifetimes.bound(len(live))
     if eager:
         if new:
@@ -225,3 +301,14 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     else:
         metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")
         metrics.record("TensorsGraphSize", sum([node.call.operators for node in nodes]), metrics.Unit.VALUE)
+
+
+def _bind(live: Sequence[Handle], arrays: Sequence[jax.Array], physical: Sequence[bool]) -> None:
+    """Gives the values of a program's results their buffers."""
+    for handle, array, channels_last in zip(live, arrays, physical, strict=True):
+        value = handle.value
+        value.channels_last = channels_last  # first: other threads look for the buffer (`array_of`)
+        value.array = array
+        if lines.keep:
+            value.line = lines.parse(getattr(value.node, "line", ""))
+        value.node = None

@@ -33,8 +33,10 @@ def number(
     donate: bool,
     options: tuple[tuple[str, Any], ...] = (),
     wanted: Collection[Handle] | None = None,
+    others: Sequence[Node] = (),
 ) -> Numbered:
-    """Numbers what the live handles need.
+    """Numbers what the live handles need, with what that needs of nodes that are on no list: they were in a program
+    that failed, or another thread has made them.
 
     Leaves are numbered as they are met and outputs in the order of recording, so that equal programs give equal
     graphs. Two leaves with one buffer stay two.
@@ -43,7 +45,29 @@ def number(
         donate: give the buffers of leaves that nobody else can read to XLA.
         options: of the XLA compiler.
         wanted: the only handles whose values are outputs; None for all that live.
+        others: nodes that stay pending, to which other threads may append meanwhile. What they read is an output too,
+            and no buffer of theirs is donated.
     """
+    try:
+        numbered = _number(device, pending, donate, options, wanted)
+    except _MissingError:
+        pending = _with_missing(pending)
+        numbered = _number(device, pending, donate, options, wanted)
+    if others:
+        kept = _kept_for(others, pending, numbered)
+        if kept:
+            numbered = _number(device, pending, donate, options, wanted)
+        del kept  # by now `live` has those that matter
+    return numbered
+
+
+def _number(
+    device: Device,
+    pending: Sequence[Node],
+    donate: bool,
+    options: tuple[tuple[str, Any], ...],
+    wanted: Collection[Handle] | None,
+) -> Numbered:
     alone = _Alone.of(pending, options) if donate and wanted is None else None
     known = alone and alone.known()
     if known is not None:
@@ -65,9 +89,7 @@ def number(
         for position, value in enumerate(node.inputs):
             if value.node is not None:
                 if value.node not in first_slot:
-                    raise RuntimeError(
-                        f"an input of {node.call.name} has no value: the program that was to compute it failed"
-                    )
+                    raise _MissingError
                 operands.append(first_slot[value.node] + value.index)
                 continue
             number = leaf_slot.get(id(value))
@@ -95,6 +117,63 @@ def number(
     if alone is not None:
         alone.keep(numbered)
     return numbered
+
+
+class _MissingError(Exception):
+    """A node reads what no node before it gives."""
+
+
+def _with_missing(pending: Sequence[Node]) -> list[Node]:
+    """The nodes, and before each those that it needs and that are not among them."""
+    ordered: dict[Node, None] = {}
+    for node in pending:
+        waiting = [node]
+        while waiting:
+            read = [value.node for value in waiting[-1].inputs]
+            missing = [each for each in read if each is not None and each not in ordered]
+            if missing:
+                waiting.extend(missing)
+            else:
+                ordered[waiting.pop()] = None
+    return list(ordered)
+
+
+def _kept_for(others: Sequence[Node], pending: Sequence[Node], numbered: Numbered) -> list[Handle]:
+    """Handles without which what other nodes read would not be there when they are executed; none if all is well.
+
+    A thread that records holds the handles of what it reads until its node is on the list. So where a handle was found
+    dead, whatever has read its value is on the list by now.
+    """
+    nodes, live = set(pending), set(numbered.live)
+    donated = {id(numbered.leaves[number]) for number in numbered.graph.donated}
+    if not any(_is_lost(value, nodes, live, donated) for node in tuple(others) for value in node.inputs):
+        return []
+    # no handle dies from here on; what those that are dead by now stand for, and others read, gets one again
+    owners = [owner for node in pending for owner in node.outputs]
+    owners += [value.owner for node in pending for value in node.inputs]
+    kept = [handle for owner in owners if owner is not None and (handle := owner()) is not None]
+    leaves = {id(value) for node in pending for value in node.inputs if value.node is None}
+    for reader in tuple(others):
+        for value in reader.inputs:
+            if value.owner is not None and value.owner() is not None:
+                continue
+            node = value.node
+            if node is not None and node in nodes:
+                kept.append(Handle(value))
+                outputs = list(node.outputs)
+                outputs[value.index] = value.owner
+                node.outputs = outputs
+            elif id(value) in leaves:
+                kept.append(Handle(value))
+    return kept
+
+
+def _is_lost(value: Value, nodes: set[Node], live: set[Handle], donated: set[int]) -> bool:
+    """Whether nobody could read a value once a program has been executed."""
+    if value.node in nodes:
+        handle = value.owner() if value.owner is not None else None
+        return handle not in live
+    return id(value) in donated
 
 
 class _Alone(NamedTuple):

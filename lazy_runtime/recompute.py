@@ -98,13 +98,14 @@ def recorded(node: Node) -> None:
 
 
 def _token(pending: Sequence[Node]) -> XLATensor | None:
+    """An element of the newest result that somebody holds."""
     for node in reversed(pending):
-        for index, spec in enumerate(node.call.outputs):
-            if spec is not None and spec.numel:
-                newest = make(Handle(Value(node, index)), spec)
+        for owner, spec in zip(node.outputs, node.call.outputs, strict=True):
+            handle = owner() if owner is not None else None
+            if handle is not None and spec is not None and spec.numel:
+                newest = make(handle, spec)
                 with torch.no_grad():
                     for _ in spec.shape:
                         newest = dispatch.dispatch(XLATensor, torch.ops.aten.select.int, (), (newest, 0, 0))
                 return newest
-        return None
     return None

@@ -213,16 +213,16 @@ class DeviceRun:
         if self._mixed:
             return [self._array(tensor, last) for tensor, last in zip(tensors, self._channels_last, strict=True)]
         values = values_of(tensors)
-        for value in values:
-            if value.array is None:
+        buffers = list(map(execute.buffer, values))
+        for array, _ in buffers:
+            if array is None:
                 metrics.count("DynamoSyncInputExecuteTime")
                 execute.sync(self._device)
+                buffers = list(map(execute.buffer, values))
                 break
         return [
-            value.array
-            if value.array is not None and value.channels_last is last
-            else execute.array_of(value, self._device, last)
-            for value, last in zip(values, self._channels_last, strict=True)
+            array if array is not None and is_last is last else execute.array_of(value, self._device, last)
+            for value, (array, is_last), last in zip(values, buffers, self._channels_last, strict=True)
         ]
 
     def _array(self, tensor: torch.Tensor, channels_last: bool) -> jax.Array:

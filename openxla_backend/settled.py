@@ -109,7 +109,7 @@ class SettledStep:
                 return None
             written = self._find_written(arguments)
             arrays = None if written is None else self._arrays(arguments, written.values)
-            if written is None or arrays is None:
+            if written is None or arrays is None or self._device.pending:  # by another thread, meanwhile
                 return None
             self._device.raise_failures()
             metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)

@@ -38,6 +38,8 @@ struct Operator {
 // What the arguments of a call hold: what flows into the graph.
 struct Arguments {
   Held inputs;        // a list of values
+  // keep what is read from being taken for dead by another thread's sync, until the node is on the list
+  c10::SmallVector<Held, 4> read;
   bool dynamic;       // numbers are inputs of the graph
   Held floats, ints;  // lists of them; null while there are none
 
@@ -67,7 +69,7 @@ class Recorder {
   PyObject* quickly(PyObject* func, PyObject* args, PyObject* kwargs) {
     const std::shared_ptr<Operator> op = known(func);
     if (op == nullptr || is_aside() || (op->is_view && c10::InferenceMode::is_enabled())) return nullptr;
-    Arguments arguments{Held(checked(PyList_New(0))), op->dynamic_scalars};
+    Arguments arguments{Held(checked(PyList_New(0))), {}, op->dynamic_scalars};
     Held key(meaning(*op, args, kwargs, arguments));
     if (!key) return nullptr;
     Held call(Py_XNewRef(find(op->calls, key)));
@@ -144,7 +146,9 @@ class Recorder {
   // `_Scan.key_of`
   PyObject* key_of(PyObject* arg, Arguments& arguments) {
     if (Py_IS_TYPE(arg, type(tensor_type_)) && tensor_.handle.of(arg) != nullptr) {
-      check(PyList_Append(arguments.inputs, handle_.value.of(tensor_.handle.of(arg))));
+      PyObject* handle = tensor_.handle.of(arg);
+      arguments.read.emplace_back(Py_NewRef(handle));
+      check(PyList_Append(arguments.inputs, handle_.value.of(handle)));
       return Py_NewRef(tensor_.spec.of(arg));
     }
     if (arg == Py_None || PyUnicode_CheckExact(arg) || THPDtype_Check(arg) || THPDevice_Check(arg) ||

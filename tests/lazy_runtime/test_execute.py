@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
+import jax
 import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics, xla_devices
+from lazy_runtime import compiler, lifetimes, metrics, numbering, xla_devices
+from lazy_runtime.experimental import eager_mode_context
 from lazy_runtime.ops import registry
 from lazy_runtime.tensor import unwrap
 
@@ -214,8 +216,10 @@ def test_an_operator_that_cannot_be_lowered_leaves_the_rest_readable():
         assert before.tolist() == [2, 2, 2]
         assert after.tolist() == [6, 6, 6]
         for tensor in (lost, depends):
-            with pytest.raises(RuntimeError, match="the program that was to compute it failed"):
+            with pytest.raises(RuntimeError, match="this lowering always fails"):
                 tensor.tolist()
+        lazy_runtime.sync()
+        assert (before + after).tolist() == [8, 8, 8]
     finally:
         del registry.table[overload]
         library._destroy()
@@ -235,3 +239,180 @@ def test_sync_waits_for_work_that_was_started_earlier():
     while not result.is_ready() and time.monotonic() < seen + 0.15:
         pass
     assert result.is_ready()
+
+
+def negative_class():
+    return torch.nn.functional.one_hot(torch.tensor([0, -1]).to("xla"), 3)
+
+
+def not_positive():
+    return torch.linalg.cholesky(-torch.eye(3, device="xla"))
+
+
+def out_of_range():
+    return torch.ones(3, device="xla")[torch.tensor([7], device="xla")]
+
+
+def no_probability():
+    return torch.multinomial(torch.zeros(3, device="xla"), 2)
+
+
+FAILS = [negative_class, not_positive, out_of_range, no_probability]
+
+
+@pytest.mark.parametrize("fails", FAILS)
+@pytest.mark.parametrize("mode", ["lazy", "eager", "openxla"])
+def test_a_failed_check_is_raised_once(mode, fails):
+    x = torch.ones(3, device="xla")
+    kept = []
+    call = torch.compile(fails, backend="openxla") if mode == "openxla" else fails
+
+    def run():
+        kept.append(call())
+        lazy_runtime.sync(wait=True)
+
+    with eager_mode_context(mode == "eager"):
+        with pytest.raises((RuntimeError, IndexError)):
+            run()
+        for _ in range(2):
+            assert (x + 1).tolist() == [2, 2, 2]
+            lazy_runtime.sync(wait=True)
+    assert not xla_devices.get(0).pending
+
+
+class Fails:
+    """Stands for an executable that fails before it has begun, for as long as `error` is there."""
+
+    def __init__(self, executable, failure):
+        self._executable = executable
+        self._failure = failure
+
+    def __getattr__(self, name):
+        return getattr(self._executable, name)
+
+    def __call__(self, *arguments):
+        if self._failure:
+            raise self._failure[0]
+        return self._executable(*arguments)
+
+
+@pytest.fixture
+def failure(monkeypatch):
+    """A list; what stands in it is raised by every program that has a product of matrices."""
+    compile, raised = compiler.executable, []
+
+    def executable(graph, *arguments):
+        found = compile(graph, *arguments)
+        return Fails(found, raised) if any(call.name == "aten::mm" for call in graph.calls) else found
+
+    monkeypatch.setattr(compiler, "executable", executable)
+    return raised
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_a_program_that_cannot_be_executed_is_met_by_nobody_else(failure, mode):
+    x, weight = torch.ones(4, 4, device="xla"), torch.ones(4, device="xla")
+    lazy_runtime.sync(wait=True)
+    failure.append(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"))
+    with eager_mode_context(mode == "eager"):
+        beside = weight * 3
+        weight.add_(1)
+        products = []
+
+        def run():
+            products.append(x @ x)
+            lazy_runtime.sync()
+
+        with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+            run()
+        lazy_runtime.sync()
+        assert (x + 1).sum().item() == 32
+        assert beside.tolist() == [3] * 4
+        assert weight.tolist() == [2] * 4
+        for product in products:  # lazily there is one, with the error
+            more = product + 1
+            for tensor in (product, more):
+                with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+                    tensor.tolist()
+            failure.clear()  # there is memory again
+            assert more.tolist() == [[5] * 4] * 4
+            assert product.tolist() == [[4] * 4] * 4
+
+
+def test_what_a_failed_program_reads_is_not_donated(failure):
+    x = torch.eye(4, device="xla")
+    lazy_runtime.sync()
+    failure.append(MemoryError())
+    product = x @ x
+    x.mul_(2)
+    with pytest.raises(MemoryError):
+        lazy_runtime.sync()
+    assert x.sum().item() == 8
+    failure.clear()
+    assert product.sum().item() == 4
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_loses_nothing(failure, monkeypatch, moment):
+    x = torch.ones(4, 4, device="xla")
+    y = x @ x
+    beside = x + 1
+    if moment == "before":
+        failure.append(KeyboardInterrupt())
+    else:
+
+        def bound(count):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(lifetimes, "bound", bound)
+    with pytest.raises(KeyboardInterrupt):
+        lazy_runtime.sync()
+    failure.clear()
+    metrics.clear()
+    lazy_runtime.sync()
+    assert metrics.value("ExecuteComputation") == (moment == "before")
+    assert y.tolist() == [[4] * 4] * 4
+    assert beside.tolist() == [[2] * 4] * 4
+
+
+def meanwhile(monkeypatch, record):
+    """Has something recorded while a program is numbered, as another thread would."""
+    number = numbering.needed_nodes
+
+    def needed_nodes(*arguments):
+        monkeypatch.undo()
+        record()
+        return number(*arguments)
+
+    monkeypatch.setattr(numbering, "needed_nodes", needed_nodes)
+
+
+def test_what_is_recorded_meanwhile_finds_what_it_reads(monkeypatch):
+    x = torch.ones(3, device="xla")
+    held = [x + 1]
+    results = []
+
+    def record():
+        results.append(held.pop() * 2)
+
+    meanwhile(monkeypatch, record)
+    lazy_runtime.sync()
+    assert xla_devices.get(0).pending
+    assert results[0].tolist() == [4, 4, 4]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_what_is_recorded_meanwhile_keeps_its_buffer(monkeypatch):
+    held = [torch.full((3,), 2.0, device="xla")]
+    lazy_runtime.sync()
+    other = held[0] + 1
+    results = []
+
+    def record():
+        results.append(held.pop() * 2)
+
+    meanwhile(monkeypatch, record)
+    lazy_runtime.sync()
+    assert results[0].tolist() == [4, 4, 4]
+    assert other.tolist() == [3, 3, 3]

@@ -130,12 +130,27 @@ def test_channels_last_buffers_are_named():
     assert numbered.graph.channels_last == (1,)
 
 
-def test_a_value_whose_program_failed():
+def test_nodes_of_a_failed_program_are_part_of_those_that_need_them():
     (x,) = buffers(torch.ones(3))
     device = x.spec.device
-    nodes, _kept = record(lambda x: x.exp() + 1, x)
-    with pytest.raises(RuntimeError, match=r"an input of aten::add.Tensor has no value: the program that was to"):
-        numbering.number(device, nodes[1:], donate=False)
+    nodes, _kept = record(lambda x: (x.exp().sin() + 1, x.cos()), x)
+    for pending in (nodes[2:3], [nodes[2], nodes[3]]):
+        numbered = numbering.number(device, pending, donate=False)
+        assert names(numbered.graph)[:3] == ["aten::exp", "aten::sin", "aten::add.Tensor"]
+        assert numbered.graph.outputs == tuple(range(2, 2 + len(pending)))
+
+
+def test_what_others_read_is_an_output_and_not_donated():
+    (x,) = buffers(torch.ones(3))
+    device = x.spec.device
+    value = x.handle.value
+    nodes, _kept = record(lambda x: ((x.exp() + 1) * 2, x.exp() * 3), x)
+    del x
+    numbered = numbering.number(device, nodes[:2], donate=True, others=nodes[2:])
+    assert names(numbered.graph) == ["aten::exp", "aten::add.Tensor"]
+    assert [handle.value for handle in numbered.live] == [nodes[2].inputs[0]]
+    assert numbered.graph.donated == ()
+    assert numbered.leaves == [value]
 
 
 def test_a_graph_that_is_alone_is_numbered_once_for_what_it_depends_on():
