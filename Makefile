@@ -3,6 +3,7 @@
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
+# make test-threads threads record, sync and read at random against each other: ten minutes
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
@@ -28,7 +29,7 @@ OPS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-ops test-models test-faults bench compare gate check clean
+.PHONY: setup test test-ops test-models test-faults test-threads bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -44,6 +45,9 @@ test-models: setup
 
 test-faults: setup
 	$(BIN)/python -m pytest -m long tests/lazy_runtime/distributed/test_faults.py $(TESTS)
+
+test-threads: setup
+	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m long tests/lazy_runtime/test_threads.py $(TESTS)
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)
