@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 
-from . import disk_key, disk_program, environment, metrics
+from . import disk_key, disk_program, environment, metrics, notices
 from .debug import output
-from .disk_store import Entry, Store, TornError, UnsafeError
+from .disk_store import Entry, OccupiedError, Store, TornError, UnsafeError
 
 if TYPE_CHECKING:
     from .ir import Graph
@@ -107,7 +106,8 @@ class Place:
         return entry
 
     def _why(self) -> tuple[str, str]:
-        found = [header.get("environment", {}) for header in self._store.headers(self._key.program[:32])]
+        headers = self._store.headers(self._key.program[:32])
+        found = [each for header in headers if isinstance(each := header.get("environment"), dict)]
         if not found:
             return "new", "no entry"
         differences = [disk_key.difference(self._key.environment, other) for other in found]
@@ -138,6 +138,8 @@ class Place:
         header = {"program": self._key.program, "environment": self._key.environment, **described}
         try:
             self._store.write(self._name, header, payload)
+        except OccupiedError as error:
+            _logger.info("a compiled program is not kept: %s", error)
         except OSError as error:
             _close(f"the cache of compiled programs cannot be written and is off from here on: {error}")
 
@@ -273,4 +275,4 @@ def _uncacheable(graph: Graph, reason: str) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(f"lazy_runtime: {message}", RuntimeWarning, stacklevel=2)
+    notices.tell(f"lazy_runtime: {message}")

@@ -71,7 +71,8 @@ class Notes:
             return {}
         if entry is None or entry.header.get("surroundings") != dict(self._surroundings()):
             return {}
-        return dict(entry.header.get("known", {}))
+        known = entry.header.get("known")
+        return known if isinstance(known, dict) else {}
 
     def _name(self) -> str:
         text = json.dumps(dict(self._surroundings()), sort_keys=True)

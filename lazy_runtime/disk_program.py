@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -55,6 +55,7 @@ def load(entry: Entry, graph: Graph) -> Loaded:
         Exception: what pickle, jax and XLA may say of one that does not load.
     """
     header = entry.header
+    _check(header, len(graph.outputs))
     _prepare(header["custom_calls"])
     arguments = len(graph.leaves) + (graph.floats > 0) + (graph.ints > 0)
     results = len(graph.outputs) + (header["checks"] > 0)
@@ -67,6 +68,23 @@ def load(entry: Entry, graph: Graph) -> Loaded:
             execution_devices=graph.device.jax_devices,
         )
     return Loaded(compiled, frozenset(header["physical"]), header["checks"])
+
+
+def _check(header: Mapping[str, Any], outputs: int) -> None:
+    """Raises:
+    ValueError: what the header says of the program is nothing that `dump` writes.
+    """
+    physical, checks, calls = header.get("physical"), header.get("checks"), header.get("custom_calls")
+    is_right = (
+        isinstance(physical, list)
+        and all(type(number) is int and 0 <= number < outputs for number in physical)
+        and type(checks) is int
+        and checks >= 0
+        and isinstance(calls, list)
+        and all(isinstance(call, str) for call in calls)
+    )
+    if not is_right:
+        raise ValueError("its header does not describe a program")
 
 
 # A program calls what is outside of XLA by name. A later process has it under that name if jax or we register it, at

@@ -139,6 +139,48 @@ def test_a_torn_entry_is_a_miss_and_a_warning(store, damage):
     assert run(one_program, X)[1] == HIT  # it was written anew
 
 
+def lie(store, name, **changed):
+    """Writes an entry anew, with a right digest and another header."""
+    entry = store.read(name)
+    store.write(name, {**entry.header, **changed}, entry.payload)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"physical": ["a"]}, {"physical": [7]}, {"checks": "1"}, {"checks": True}, {"custom_calls": None}]
+)
+def test_a_header_of_wrong_types_is_a_miss(store, changed):
+    run(one_program, X)
+    (path,) = entries(store)
+    lie(store, path.stem, **changed)
+    with pytest.warns(RuntimeWarning, match="does not load and is compiled again"):
+        found, counted = run(one_program, X)
+    assert counted == MISS
+    torch.testing.assert_close(found, one_program(X))
+    assert run(one_program, X)[1] == HIT  # it was written anew
+
+
+def test_a_folder_in_the_place_of_an_entry_leaves_the_rest_of_the_cache(store):
+    run(one_program, X)
+    (path,) = entries(store)
+    path.unlink()
+    path.mkdir()
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="not a regular file"):
+            assert run(one_program, X)[1] == MISS
+    assert [run(lambda x: x * 2, X)[1] for _ in range(2)] == [MISS, HIT]
+
+
+def test_warnings_that_are_errors_do_not_end_the_program(store, caplog):
+    """The tests of this project make errors of warnings, as `python -W error` does."""
+    run(one_program, X)
+    (path,) = entries(store)
+    path.write_bytes(b"torn")
+    found, counted = run(one_program, X)
+    assert counted == MISS
+    torch.testing.assert_close(found, one_program(X))
+    assert ["is compiled again" in record.message for record in caplog.records] == [True]
+
+
 def test_an_entry_under_another_name_is_a_miss(store):
     run(one_program, X)
     (path,) = entries(store)

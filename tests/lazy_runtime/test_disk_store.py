@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import time
 import pytest
 
 from lazy_runtime import disk_store
-from lazy_runtime.disk_store import Store, TornError, UnsafeError
+from lazy_runtime.disk_store import OccupiedError, Store, TornError, UnsafeError
 
 BOUND = 1 << 20
 WRITER = """
@@ -134,14 +135,111 @@ def test_what_is_larger_than_all_is_not_kept(store):
     assert store.read("a") is None
 
 
+def aged(path, content, age=7200):
+    path.write_bytes(content)
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
 def test_what_killed_writers_left_is_removed(store):
-    now = time.time()
-    for name, age in (("old", 7200), ("new", 60)):
-        path = store.path / f"{name}.tmp"
-        path.touch()
-        os.utime(path, (now - age, now - age))
+    begun = disk_store.MAGIC + b"half"
+    aged(store.path / "a.12.0123abcd.tmp", begun)
+    aged(store.path / "0a-0b.12.0123abce.tmp", b"")
+    aged(store.path / "a.12.0123abcf.tmp", begun, age=60)
     store.evict()
-    assert {path.name for path in store.path.glob("*.tmp")} == {"new.tmp"}
+    assert {path.name for path in store.path.glob("*.tmp")} == {"a.12.0123abcf.tmp"}
+
+
+def test_files_of_others_stay(tmp_path):
+    """A user may name a directory that has other files, with names like ours."""
+    store = Store(tmp_path / "cache", 1000)
+    entry, begun = disk_store._pack({}, bytes(400)), disk_store.MAGIC + b"half"
+    others = {
+        "model.xla": bytes(5000),
+        "empty.xla": b"",
+        "notes.tmp": begun,
+        "a.12.0123abcd.tmp": b"something else",
+        "b.12.0123abcd.tmp.bak": begun,
+        "my file.xla": entry,
+    }
+    for name, content in others.items():
+        aged(store.path / name, content)
+    outside = tmp_path / "outside.xla"
+    aged(outside, entry)
+    (store.path / "link.xla").symlink_to(outside)
+    (store.path / "link.12.0123abcd.tmp").symlink_to(outside)
+    os.mkfifo(store.path / "pipe.xla")
+    (store.path / "folder.xla").mkdir()
+    for number in range(6):
+        store.write(str(number), {}, bytes(300))
+    store.evict()
+    assert {name: (store.path / name).read_bytes() for name in others} == others
+    assert outside.read_bytes() == entry
+    kept = {path.name for path in store.path.glob("*.xla")} - set(others)
+    assert {"link.xla", "pipe.xla", "folder.xla", "5.xla"} <= kept
+    assert "0.xla" not in kept
+
+
+@pytest.mark.parametrize("kind", ["link", "parent"])
+def test_a_link_that_others_can_make_is_refused(tmp_path, kind):
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    Store(mine / "cache", BOUND).write("a", {}, b"payload")
+    (shared / "link").symlink_to(mine / "cache" if kind == "link" else mine)
+    for readonly in (False, True):
+        with pytest.raises(UnsafeError, match=f"symbolic link that other users can make: .*{mine}"):
+            Store(shared / "link" if kind == "link" else shared / "link" / "cache", BOUND, readonly)
+    (tmp_path / "own").symlink_to(mine / "cache")
+    assert Store(tmp_path / "own", BOUND).read("a") == ({}, b"payload")
+
+
+def occupy(path, kind):
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_has_the_place_of_an_entry_stays(store, kind):
+    occupy(file_of(store, "a"), kind)
+    found = file_of(store, "a").lstat()
+    with pytest.raises((UnsafeError, OSError), match=r"not a regular file|symbolic links"):
+        store.read("a")
+    with pytest.raises(OccupiedError, match="is not a file of this user"):
+        store.write("a", {}, b"payload")
+    store.remove("a")
+    assert list(store.headers("a")) == []
+    assert file_of(store, "a").lstat() == found
+    assert list(store.path.glob("*.tmp")) == []
+    store.write("b", {}, b"payload")
+    assert store.read("b") == ({}, b"payload")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_has_the_place_of_the_lock_stays(store, kind):
+    occupy(store.path / "eviction.lock", kind)
+    store.write("a", {}, b"payload")
+    store.evict()
+    assert store.read("a") == ({}, b"payload")
+
+
+@pytest.mark.parametrize("header", [b"[1]", b"1", b"null", b"{", b"\xff", b"[" * 100_000])
+def test_a_header_that_is_no_object_is_torn(store, header):
+    body = len(header).to_bytes(8, "little") + header + b"payload"
+    file_of(store, "a").write_bytes(disk_store.MAGIC + hashlib.sha256(body).digest() + body)
+    assert list(store.headers("a")) == []
+    with pytest.raises(TornError, match="its header"):
+        store.read("a")
+
+
+def test_what_is_too_large_is_not_read(store):
+    file_of(store, "a").touch(mode=0o600)
+    os.truncate(file_of(store, "a"), 1 << 42)  # has no blocks
+    with pytest.raises(TornError, match="more than an entry has"):
+        store.read("a")
 
 
 def check_all(store):
