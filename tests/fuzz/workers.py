@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .language import Program
-from .run import Difference
+from .difference import Difference
 
 TIMEOUT = 300.0  # seconds that one program may take
 RESET = 50  # programs until Dynamo's caches are emptied
@@ -26,18 +25,20 @@ class Worker:
     """One process, replaced when it has died or grown too large.
 
     Args:
+        fuzzer: the package of this folder whose programs it runs.
         flags: XLA_FLAGS for it.
     """
 
-    def __init__(self, flags: str = QUICK):
+    def __init__(self, fuzzer: str = "views", flags: str = QUICK):
+        self._fuzzer = fuzzer
         self._flags = flags
         self._process: Any = None
 
-    def check(self, program: Program, roads: Sequence[str]) -> Difference | None:
+    def check(self, program: Any, roads: Sequence[str]) -> Difference | None:
         """What differs; the end of the process, or more than `TIMEOUT`, is a difference too."""
         return self._ask("check", program, tuple(roads))
 
-    def generate(self, seed: int, count: int) -> list[Program] | Difference:
+    def generate(self, seed: int, count: int) -> list[Any] | Difference:
         """Programs, or what went wrong: they are run on the CPU while they grow."""
         return self._ask("generate", seed, count)
 
@@ -69,33 +70,31 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._flags), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._fuzzer, self._flags), daemon=True)
         self._process.start()
         theirs.close()
 
 
-def _serve(connection: Connection, flags: str) -> None:
+def _serve(connection: Connection, fuzzer: str, flags: str) -> None:
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"  # nobody will run these programs again
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()  # read when xla is first used
+    import importlib
     import logging
     import warnings
 
     import torch
 
-    from .programs import generate
-    from .run import check
-
+    package = importlib.import_module(f"{__package__}.{fuzzer}")
     torch._logging.set_logs(dynamo=logging.ERROR)
     warnings.simplefilter("ignore")  # autograd's, each time that a compiled function's backward pass raises
     torch.set_num_threads(1)
-    tasks = {"check": check, "generate": generate}
     for count in iter(int, 1):
         try:
             name, *arguments = connection.recv()
         except EOFError:
             return
         try:
-            answer = tasks[name](*arguments)
+            answer = getattr(package, name)(*arguments)
         except Exception as error:  # of the fuzzer itself
             answer = Difference("process", f"{type(error).__name__}: {error}", traceback.format_exc())
         if count % RESET == 0:

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-import lazy_runtime
-from lazy_runtime import xla_devices
 from lazy_runtime.experimental import eager_mode_context
 
+from ..difference import Difference, failure, forget_what_is_pending, kind_of
 from .language import Look, Machine, Program, Raised
 
 ROADS = ("lazy", "eager", "compile")
 _numbers = itertools.count()
 
 
-class Difference(NamedTuple):
-    """What differs between the CPU and xla.
-
-    Attributes:
-        road: where; "" if it is not known yet.
-        kind: what sort of thing differs, the same for all differences that are likely to be one.
-        text: what, for people.
-    """
-
-    road: str
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.road}: {self.text}"
-
-
 def _different(kind: str, text: str) -> Difference:
     return Difference("", kind, text)
-
-
-def _failure(error: Exception) -> Difference:
-    """A program that could not be run to its end."""
-    text = f"{type(error).__name__}: {error}"
-    return _different(_kind_of(text.partition("\n\nSet TORCHDYNAMO_VERBOSE")[0]), text)
-
-
-def _kind_of(text: str) -> str:
-    """A message without what changes from program to program."""
-    return re.sub(r"\d+", "N", re.sub(r"\[[^\[\]]*\]|\([^()]*\)", "", text))
 
 
 class Outcome(NamedTuple):
@@ -140,7 +110,7 @@ def difference(expected: Outcome, got: Outcome, loose: bool = False) -> Differen
     for number in sorted(expected.raised | got.raised):
         wanted, found = expected.raised.get(number), got.raised.get(number)
         if wanted != found:
-            said = [_kind_of(f"{error.type}: {error.message}") if error else "nothing" for error in (wanted, found)]
+            said = [kind_of(f"{error.type}: {error.message}") if error else "nothing" for error in (wanted, found)]
             return _different(f"raised {said}", f"statement {number}: {wanted} on the CPU, {found} on xla")
     if expected.reads != got.reads and repr(expected.reads) != repr(got.reads):
         return _different("reads", f"reads: {expected.reads} on the CPU, {got.reads} on xla")
@@ -188,20 +158,11 @@ def check(program: Program, roads: Sequence[str] = ROADS) -> Difference | None:
         try:
             found = runs[road](program, expected)
         except Exception as error:  # what belongs to no statement: a value that cannot be computed
-            found = _failure(error)
+            found = failure(error)
         if found is not None:
-            _forget_what_is_pending()
+            forget_what_is_pending()
             return found._replace(road=road)
     return None
-
-
-def _forget_what_is_pending() -> None:
-    """A program that cannot be computed is no part of the next one's."""
-    xla_devices.get("xla:0").pending.clear()
-    try:
-        lazy_runtime.sync(wait=True)
-    except Exception:
-        lazy_runtime.sync(wait=True)  # each failure is raised once
 
 
 def _lazy(program: Program, expected: Outcome) -> Difference | None:
@@ -225,7 +186,7 @@ def _compiled(program: Program, expected: Outcome) -> Difference | None:
     try:
         found = difference(expected, compile_and_run(program, "xla:0", "openxla"), loose=True)
     except Exception as error:
-        found = _failure(error)
+        found = failure(error)
     if found is None or any(message in found.text for message in _REFUSED) or _is_torchs_own(program, expected):
         return None
     return found
