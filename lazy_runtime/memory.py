@@ -37,8 +37,20 @@ def set_tensor_offset(
     """`aten::set_.source_Tensor_storage_offset`: `tensor` shows a part of the memory of `source`."""
     if not source.is_contiguous():
         raise RuntimeError("passed in tensor to be used as storage must be contiguous")
-    stride = stride or contiguous_strides(tuple(size))
-    return set_tensor(tensor, views.of_root(source, size, stride, int(source.storage_offset()) + offset))
+    start, stride = int(source.storage_offset()) + offset, strides_of(size, stride)
+    return set_tensor(tensor, torch.ops.lazy_runtime.of_root(source, tensor.dtype, size, stride, start))
+
+
+def strides_of(size: Any, stride: Any) -> tuple[int, ...]:
+    """The strides that `set_` was given, or those of a contiguous tensor where it was given none.
+
+    Raises:
+        RuntimeError: torch's own, for as many as there are sizes.
+    """
+    size, stride = tuple(size), tuple(stride)
+    if stride and len(stride) != len(size):
+        raise RuntimeError(f"unequal size length ({len(size)}) and stride length ({len(stride)})")
+    return stride or contiguous_strides(size)
 
 
 def set_empty(tensor: torch.Tensor) -> torch.Tensor:

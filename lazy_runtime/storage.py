@@ -15,7 +15,7 @@ import torch
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _get_obj_state, _rebuild_sparse_tensor
 
-from . import dispatch, views
+from . import dispatch, memory, views
 from .tensor import XLATensor, unwrap
 
 aten = torch.ops.aten
@@ -69,6 +69,8 @@ def set_storage(
         if size is None:
             return aten.set_.source_Storage._op_dk(autograd, tensor, source)
         return aten.set_.source_Storage_storage_offset._op_dk(autograd, tensor, source, offset, size, stride)
+    if size is not None:
+        stride = memory.strides_of(size, stride)
     with torch.no_grad():
         if not isinstance(source, XLAStorage) and source.device.type == "xla":
             flat = torch.ops.lazy_runtime.of_storage(source, tensor.dtype)

@@ -107,6 +107,8 @@ def _covers(tensor: torch.Tensor | TensorSpec, size: Any, stride: Any, storage_o
     else:
         start, dense, count = tensor.storage_offset(), tensor.is_contiguous(), tensor.numel()
     first = 0 if storage_offset is None else storage_offset - start
+    if len(size) != len(stride):  # torch's to refuse
+        return False
     return dense and first >= 0 and first + storage_size(tuple(size), tuple(stride)) <= count
 
 

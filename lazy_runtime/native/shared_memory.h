@@ -56,15 +56,28 @@ int64_t memory_size(const Tensor& tensor) {
   return static_cast<int64_t>(at::detail::computeStorageNbytes(root.sizes(), root.strides(), size, offset));
 }
 
+// Where the last element lies behind the first, in elements, or -1 for what no tensor looks like.
+int64_t reach(at::IntArrayRef size, at::IntArrayRef stride) {
+  if (size.size() != stride.size()) return -1;
+  int64_t last = 0, step = 0;
+  for (size_t dim = 0; dim < size.size(); ++dim) {
+    if (size[dim] < 0 || stride[dim] < 0) return -1;
+    if (size[dim] > 0 && __builtin_mul_overflow(size[dim] - 1, stride[dim], &step)) return -1;
+    if (size[dim] > 0 && __builtin_add_overflow(last, step, &last)) return -1;
+  }
+  return last;
+}
+
 // The memory of `tensor`, seen with these sizes and strides (in elements of `dtype`), outside of autograd's books.
 Tensor of_root(
     const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
   const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
   const int64_t held = memory_size(tensor) / itemsize;
-  int64_t end = offset + 1;
-  for (size_t dim = 0; dim < size.size(); ++dim) end = size[dim] == 0 ? 0 : end + (size[dim] - 1) * stride[dim];
-  if (end > held && std::find(size.begin(), size.end(), 0) == size.end()) {
-    at::empty({held}, at::dtype(dtype)).as_strided(size, stride, offset);  // raises
+  const int64_t last = reach(size, stride);
+  const bool is_empty = std::find(size.begin(), size.end(), 0) != size.end();
+  if (last < 0 || offset < 0 || (!is_empty && (offset >= held || last >= held - offset))) {
+    at::empty({held}, at::dtype(dtype)).as_strided(size, stride, offset);  // raises, in torch's words
+    TORCH_CHECK(false, "size ", size, ", stride ", stride, " and offset ", offset, " of a memory of ", held, " elements");
   }
   at::AutoDispatchBelowADInplaceOrView below;
   Tensor whole = root_of(tensor);
