@@ -84,9 +84,41 @@ def matmul_out(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.
     return aten.matmul.out._op_dk(_COMPOSITE, x, y, out=out)
 
 
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *rest: Any,
+) -> torch.Tensor:
+    """`aten::ctc_loss.Tensor` with lengths from anywhere, as CUDA takes them. They are no numbers of the program, which
+    other lengths would compile again."""
+    lengths = (x.to(log_probs.device) for x in (input_lengths, target_lengths))
+    return aten.ctc_loss.Tensor._op_dk(_COMPOSITE, log_probs, targets, *lengths, *rest)
+
+
+def pack_padded_sequence(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """`aten::_pack_padded_sequence`: torch's own, which reads the lengths on the CPU, in operators that we have."""
+    kernel = aten._pack_padded_sequence.default._op_dk
+    return kernel(torch._C.DispatchKey.CompositeExplicitAutograd, tensor, lengths, batch_first)
+
+
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
     """`aten::polygamma_`, for which torch has no functionalization."""
     return tensor.copy_(aten.polygamma.default(n, tensor))
+
+
+def _with_scalars(name: str, tensors: Any, first: Any, second: Any, scalars: torch.Tensor) -> None:
+    """`aten::_foreach_addcdiv_.Tensor` and its like, whose numbers are a tensor on the CPU on any device: torch's
+    functionalization asks its meta kernel, for which they are elsewhere."""
+    in_place = getattr(aten, f"_foreach_{name}_")
+    if scalars.device.type != "cpu":
+        raise RuntimeError(f"Expected scalars to be on CPU, got {scalars.device} instead.")
+    if scalars.dim() == 1 and len(scalars) == len(tensors):
+        in_place.ScalarList(tensors, first, second, scalars.tolist())
+    else:  # torch's words
+        small = [torch.zeros(1, device="cpu") for _ in tensors]
+        in_place.Tensor(small, small, small, scalars)
 
 
 #: overload of `linalg_matrix_rank` with `out=` → the one without
@@ -106,6 +138,11 @@ def _matrix_rank_out(rank: torch._ops.OpOverload, *args: Any, out: torch.Tensor,
 def register(library: torch.library.Library) -> None:
     """Registers these with torch's dispatcher."""
     library.impl("polygamma_", polygamma_, "Functionalize")
+    library.impl("_pack_padded_sequence", pack_padded_sequence, "Functionalize")
+    for key in ("AutogradXLA", "Functionalize"):
+        library.impl("ctc_loss.Tensor", ctc_loss, key)
+    for name in ("addcdiv", "addcmul"):
+        library.impl(f"_foreach_{name}_.Tensor", functools.partial(_with_scalars, name), "AutogradXLA")
     for kind, rank in _MATRIX_RANKS.items():
         for key in ("AutogradXLA", "Functionalize"):
             library.impl(f"linalg_matrix_rank.{kind}", functools.partial(_matrix_rank_out, rank), key)

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from . import checks, dispatch, errors, metrics, transfer
+from . import checks, decompose, dispatch, errors, metrics, transfer
 from .layout import logical
 from .ops import registry
 from .ops.indexing import broadcasts
@@ -106,6 +106,7 @@ def masked_select(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     x, mask = args
     if mask.dtype is not torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
+    decompose.check_devices(func, args, {})
     x, mask = (on_device(tensor, *args) for tensor in args)
     shape = _broadcast_shape(mask, x)
     numel = shape.numel()
@@ -147,6 +148,11 @@ def _check_mask(x: XLATensor, mask: torch.Tensor, first: int) -> None:
             )
 
 
+def _check_indexed(x: torch.Tensor) -> None:
+    if not isinstance(x, XLATensor):  # as for any device, with torch's words
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})")
+
+
 def _without_masks(x: XLATensor, indices: Any) -> list[Any]:
     """The indices with every mask replaced by the positions that it selects."""
     found: list[Any] = []
@@ -164,6 +170,7 @@ def _without_masks(x: XLATensor, indices: Any) -> list[Any]:
 def _index(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """`x[mask]`, and the indexing that needs no data."""
     x, indices = args
+    _check_indexed(x)
     if any(map(_is_mask, indices)):
         if dispatch.current_trace() is not None:
             raise errors.DataDependentError(func)
@@ -175,6 +182,7 @@ def _index(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def _index_put(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """`x[mask] = values`. One mask alone needs no size: its lowering finds the value of each place by counting."""
     x, indices, values, *accumulate = args
+    _check_indexed(x)
     if any(map(_is_mask, indices)):
         if len(indices) - indices.count(None) > 1:
             if dispatch.current_trace() is not None:
@@ -295,6 +303,7 @@ def repeat_interleave(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATens
 def allclose(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """A read, like `aten::equal`."""
     x, y, *rest = arguments(func, args, kwargs)
+    decompose.check_devices(func, (x, y), {})
     x, y = on_device(x, y), on_device(y, x)
     provoke_errors(func, x, y, *rest)
     _broadcast_shape(x, y)

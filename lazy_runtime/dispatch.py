@@ -508,7 +508,7 @@ def _device_argument(kwargs: dict[str, Any], trace: Trace | None) -> Device:
 
 
 def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Moves CPU tensors among the arguments where torch does so for any device: 0-d tensors and indices.
+    """Moves CPU tensors among the arguments where torch does so for any device: 0-d tensors, indices, and lengths.
 
     Raises:
         RuntimeError: torch's own, for any other mixture of devices.
@@ -517,17 +517,20 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     device = next(leaf.spec.device for leaf in tensors if isinstance(leaf, XLATensor))
 
-    def move(arg: Any) -> Any:
+    def move(arg: Any, name: str) -> Any:
         if isinstance(arg, list | tuple):
-            return [move(item) for item in arg]
+            return [move(item, name) for item in arg]
         if not isinstance(arg, torch.Tensor) or isinstance(arg, XLATensor):
             return arg
-        if arg.device.type == "cpu" and (arg.dim() == 0 or operator.host_inputs):
+        if arg.device.type == "cpu" and (arg.dim() == 0 or name in operator.host_inputs):
             return transfer.to_device(arg, device)
         decompose.check_devices(operator.overload, tensors, {})
         raise RuntimeError(errors.device_mismatch(device.torch_device, arg.device))
 
-    return [move(arg) for arg in args], {name: move(arg) for name, arg in kwargs.items()}
+    names = [argument.name for argument in operator.overload._schema.arguments]
+    names += [""] * (len(args) - len(names))  # of a part of the operator (`data_dependent.program`)
+    moved = [move(arg, name) for arg, name in zip(args, names, strict=False)]
+    return moved, {name: move(arg, name) for name, arg in kwargs.items()}
 
 
 def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:

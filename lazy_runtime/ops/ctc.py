@@ -149,8 +149,11 @@ def _infer_with_tensors(log_probs, targets, input_lengths, target_lengths, blank
     return log_probs.new_empty(steps), log_probs.new_empty(steps, time, 2 * targets.shape[-1] + 1)
 
 
+_LENGTHS = ("input_lengths", "target_lengths")
+
+
 @op("aten::_ctc_loss")
-@op("aten::_ctc_loss.Tensor", fallible=True, host_inputs=True, infer=_infer_with_tensors)
+@op("aten::_ctc_loss.Tensor", fallible=True, host_inputs=_LENGTHS, infer=_infer_with_tensors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     if isinstance(input_lengths, jax.Array):
         _check(log_probs, targets, input_lengths, target_lengths)
@@ -162,7 +165,7 @@ def _like_input(grad, log_probs, *rest):
     return log_probs.new_empty(log_probs.shape)
 
 
-@op("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", host_inputs=True, infer=_like_input)
+@op("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", host_inputs=_LENGTHS, infer=_like_input)
 def ctc_loss_backward(
     grad, log_probs, targets, input_lengths, target_lengths, loss, log_alpha, blank, zero_infinity=False
 ):

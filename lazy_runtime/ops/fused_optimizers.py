@@ -23,6 +23,10 @@ from .registry import op, overload
 Arrays = Sequence[jax.Array]
 
 
+#: Arguments that torch's optimizers may leave on the CPU.
+_NUMBERS = ("state_steps", "lr", "grad_scale", "found_inf")
+
+
 def _stand_in(x: Any) -> Any:
     """A CPU tensor of one element, that torch's CPU kernels take or refuse as they would take or refuse `x`."""
     if isinstance(x, torch.Tensor):
@@ -73,7 +77,7 @@ def _fused(name: str) -> Callable[[Callable], Callable]:
             return [x for column in columns for x in column]
 
         for each in (name, f"{name}.tensor_lr"):
-            op(each, dynamic_scalars=True, host_inputs=True, infer=_infer(each))(lowering)
+            op(each, dynamic_scalars=True, host_inputs=_NUMBERS, infer=_infer(each))(lowering)
         return update
 
     return register

@@ -78,7 +78,7 @@ def _shape_mismatch(shape, target):
     )
 
 
-@op("aten::index.Tensor", "aten::_unsafe_index.Tensor", host_inputs=True, fallible=True, infer=_infer_index)
+@op("aten::index.Tensor", "aten::_unsafe_index.Tensor", host_inputs=("indices",), fallible=True, infer=_infer_index)
 def index(x, indices, *, out):
     if out.numel == 0:
         return jnp.zeros(out.shape, x.dtype)
@@ -86,7 +86,7 @@ def index(x, indices, *, out):
     return x.at[_index_tuple(indices)].get(mode=IN_BOUNDS)
 
 
-@op("aten::index_put", "aten::_unsafe_index_put", host_inputs=True, fallible=True, infer=_infer_index_put)
+@op("aten::index_put", "aten::_unsafe_index_put", host_inputs=("indices",), fallible=True, infer=_infer_index_put)
 def index_put(x, indices, values, accumulate=False):
     if any(map(is_mask, indices)):
         return _masked_put(x, indices, values, accumulate)

@@ -52,7 +52,7 @@ class Operator:
         dynamic_scalars: numbers among the arguments that may change from step to step (a learning rate) are inputs of
             the graph instead of constants.
         random: takes a random seed as one more input.
-        host_inputs: CPU tensors among the arguments are moved, as torch does for indices.
+        host_inputs: names of arguments whose tensors may be on the CPU, and are moved, as torch does for indices.
         fallible: it may fail when it runs: its lowering uses `checks.require`, or calls a kernel that may raise.
         products: its lowering asks for the precision of float32 products (`precision.of`), which is part of its key.
         collective: it works with the same operator of other ranks (`distributed/job.py`).
@@ -82,7 +82,7 @@ class Operator:
         infer: Callable[..., Any] | None = None,
         dynamic_scalars: bool = False,
         random: bool = False,
-        host_inputs: bool = False,
+        host_inputs: Sequence[str] = (),
         fallible: bool = False,
         products: bool = False,
         collective: bool = False,
@@ -117,7 +117,7 @@ def lookup(target: torch._ops.OpOverload) -> Operator | None:
     return table.get(target)
 
 
-def _add(name: str, lowering: Lowering, infer: Callable[..., Any] | None = None, **flags: bool) -> None:
+def _add(name: str, lowering: Lowering, infer: Callable[..., Any] | None = None, **flags: Any) -> None:
     target = overload(name)
     if target is None:  # an operator of another torch version
         return
@@ -137,7 +137,7 @@ def op(
     view: bool = False,
     dynamic_scalars: bool = False,
     random: bool = False,
-    host_inputs: bool = False,
+    host_inputs: Sequence[str] = (),
     fallible: bool = False,
     products: bool = False,
     collective: bool = False,
@@ -181,7 +181,7 @@ def op(
             return function(*args, **kwargs)
 
         lowering.__wrapped__ = function  # whose it is (`disk_key.py`)
-        flags = {
+        flags: dict[str, Any] = {
             "dynamic_scalars": dynamic_scalars,
             "random": random,
             "host_inputs": host_inputs,
