@@ -30,6 +30,14 @@ fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any] = _no_fa
 #: Gives what makes a decomposition's factories record; `traced_factories.py`, which stands above `dispatch`, sets it.
 factories: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+
+def _no_check(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
+    raise AssertionError("lazy_runtime.dispatch is not loaded")
+
+
+#: Raises what torch's CPU kernel refuses of a call; `dispatch.py` sets it.
+check_call: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], None] = _no_check
+
 _library: torch.library.Library | None = None
 
 
@@ -82,6 +90,8 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
             check_devices(func, args, kwargs)
         if decomposition is None or func in _thread.open:
             return fallback(func, args, kwargs)
+        if not composite:
+            check_call(func, args, kwargs)
         entry = autocast.on_entry() if composite and all(map(_is_composite, _thread.open)) else contextlib.nullcontext()
         _thread.open.add(func)
         try:

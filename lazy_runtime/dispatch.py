@@ -20,6 +20,7 @@ from . import (
     errors,
     execute,
     higher_order,
+    kernel_checks,
     lines,
     metrics,
     native,
@@ -467,7 +468,36 @@ def infer(
         if item is not None:
             dtypes.check_supported(item.dtype, device.platform)
     outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in results)
+    if registry.table.get(operator.overload) is operator and not _is_view(operator.overload):
+        _check_kernel(operator.overload, args, kwargs, [spec for spec in outputs if spec is not None])
     return outputs, None if results is not result else list if isinstance(result, list) else tuple
+
+
+def _check_kernel(func: Any, args: Any, kwargs: Any, outputs: Sequence[TensorSpec]) -> None:
+    """Raises what the CPU kernel refuses and the meta kernel does not."""
+    operands = [leaf.spec for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, XLATensor)]
+    function = functools.partial(kernel_checks.run, func)
+    kernel_checks.check(func, lambda stand_in: _run_on(function, args, kwargs, stand_in, "cpu"), [*operands, *outputs])
+
+
+_decomposed: set[tuple] = set()
+
+
+def _check_decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
+    """The same of a call that torch's decomposition serves; once for each such call."""
+    scan = _Scan(dynamic=True)  # numbers that change from step to step are not told apart
+    try:
+        key = (func, *map(scan.key_of, args), *((name, scan.key_of(arg)) for name, arg in kwargs.items()))
+        if key in _decomposed:
+            return
+    except TypeError:  # an argument that has no key
+        return
+    if scan.inputs and scan.foreign is None:
+        _check_kernel(func, args, kwargs, ())
+    _decomposed.add(key)
+
+
+decompose.check_call = _check_decomposed
 
 
 def _nothing(results: list[Any]) -> None:

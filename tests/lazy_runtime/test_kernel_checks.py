@@ -1,0 +1,70 @@
+"""What torch's CPU kernels refuse and its meta kernels do not, lazily and compiled."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def floats(*shape):
+    return torch.ones(shape)
+
+
+def integers(*shape):
+    return torch.ones(shape, dtype=torch.int64)
+
+
+REFUSED = {
+    "long @ float": lambda d: integers(3, 3).to(d) @ floats(3, 3).to(d),
+    "linear of integers": lambda d: F.linear(integers(2, 3).to(d), floats(4, 3).to(d)),
+    "addmm": lambda d: torch.addmm(floats(3).to(d), integers(3, 3).to(d), floats(3, 3).to(d)),
+    "mv": lambda d: torch.mv(floats(3, 3).to(d), floats(3).double().to(d)),
+    "conv1d": lambda d: F.conv1d(floats(1, 2, 5).double().to(d), floats(2, 2, 3).to(d)),
+    "index_copy": lambda d: floats(3, 2).to(d).index_copy(0, integers(1).to(d), integers(1, 2).to(d)),
+    "cross_entropy": lambda d: F.cross_entropy(floats(2, 3).to(d), integers(2).int().to(d)),
+    "bilinear of integers": lambda d: F.interpolate(integers(1, 1, 4, 4).to(d), (2, 2), mode="bilinear"),
+    "bicubic of integers": lambda d: F.interpolate(integers(1, 1, 4, 4).int().to(d), (2, 2), mode="bicubic"),
+    "grid_sample": lambda d: F.grid_sample(integers(1, 1, 4, 4).to(d), integers(1, 2, 2, 2).to(d), align_corners=False),
+    "reflect": lambda d: F.pad(floats(1, 1, 4, 4).to(d), (5, 0), mode="reflect"),
+    "reflect of many": lambda d: F.pad(floats(64, 64, 16, 16).to(d), (16, 0), mode="reflect"),
+    "smooth_l1_loss": lambda d: F.smooth_l1_loss(floats(3).to(d), floats(3).to(d), beta=-1.0),
+    "huber_loss": lambda d: F.huber_loss(floats(3).to(d), floats(3).to(d), delta=-1.0),
+    "celu": lambda d: F.celu(floats(3).to(d), 0.0),
+    "celu of integers": lambda d: F.celu(integers(3).to(d)),
+    "linear of many integers": lambda d: F.linear(integers(100, 300).to(d), floats(400, 300).to(d)),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+def test_refused_as_by_the_cpu(call):
+    with pytest.raises(Exception) as expected:  # noqa: PT011  whatever it is
+        call("cpu")
+    with pytest.raises(type(expected.value)) as raised:
+        call("xla")
+    assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("name", ["long @ float", "celu of integers", "index_copy", "grid_sample"])
+def test_refused_in_a_compiled_function(name):
+    torch._dynamo.reset()
+    compiled = torch.compile(REFUSED[name], backend="openxla")
+    with pytest.raises(Exception):  # noqa: B017, PT011  Dynamo has its own
+        compiled("xla")
+
+
+def test_sixteen_bits_that_the_cpu_has_no_kernel_of():
+    """XLA has."""
+    factor = torch.linalg.cholesky(torch.eye(2)).half()
+    with pytest.raises(NotImplementedError):
+        torch.cholesky_inverse(factor)
+    assert torch.cholesky_inverse(factor.to("xla")).cpu().float().equal(torch.eye(2))
+
+
+def test_random_numbers_are_not_used_up():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    x = torch.ones(3, 7, device="xla")
+    torch.bernoulli(x.new_full((3, 7), 0.5), p=0.25)
+    torch.set_rng_state(state)
+    assert torch.equal(torch.rand(1), expected)
