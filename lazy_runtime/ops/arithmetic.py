@@ -202,12 +202,24 @@ def _require_nonzero(y: jax.Array) -> None:
 
 @pointwise("aten::gcd")
 def gcd(x, y):
-    return jnp.gcd(x, y)
+    """Euclid's algorithm as torch's kernel has it, which also ends for the least integer, whose size has wrapped."""
+    x, y = (jnp.abs(each) for each in _common(x, y))
+
+    def step(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, y = pair
+        rest = jax.lax.rem(y, jnp.where(x == 0, 1, x))
+        return jnp.where(x == 0, 0, rest), jnp.where(x == 0, y, x)
+
+    return jax.lax.while_loop(lambda pair: (pair[0] != 0).any(), step, (x, y))[1]
 
 
 @pointwise("aten::lcm")
 def lcm(x, y):
-    return jnp.abs(jnp.lcm(x, y))  # also of what has wrapped around
+    x, y = _common(x, y)
+    divisor = gcd(x, y)
+    if x.dtype.itemsize < 4:  # C++ has no products of fewer bits, and takes the size before it cuts them
+        x, y, divisor = (each.astype(jnp.int32) for each in (x, y, divisor))
+    return jnp.where(divisor == 0, 0, jnp.abs(jax.lax.div(x, jnp.where(divisor == 0, 1, divisor)) * y))
 
 
 # ---- powers

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--only", action="append", metavar="REGEX", help="entries, e.g. 'linalg.*'")
     shared.add_argument("--database", action="append", choices=("op_db", "foreach", "module_db", "optim_db"))
     shared.add_argument("--direction", action="append", choices=rows.DIRECTIONS)
-    shared.add_argument("--dtype", action="append", choices=rows.DTYPES)
+    shared.add_argument("--dtype", action="append", choices=(*rows.DTYPES, "int8", "int16"))
     shared.add_argument("--road", action="append", choices=rows.ROADS)
     parser = argparse.ArgumentParser(prog="python -m tests.operators", description=__doc__)
     commands = parser.add_subparsers(required=True)

@@ -13,7 +13,7 @@ import lazy_runtime
 from lazy_runtime import metrics
 from lazy_runtime.ops import registry
 
-from . import dynamo, roads, tolerances
+from . import dynamo, refusals, roads, tolerances
 from .arguments import CPU, EXACT
 from .case import Case
 from .cases import cases
@@ -57,8 +57,7 @@ def judge(row: Row, limit: int) -> Outcome:
     start = time.monotonic()
     outcome: Outcome = {**row.__dict__, "outcome": "fail", "samples": 0, "failed": 0}
     try:
-        found = cases(row, limit)
-        outcome.update(_judge(row, found))
+        outcome.update(refusals.judge(row) if row.direction == "wrong" else _judge(row, cases(row, limit)))
     except Exception as error:
         outcome["error"] = f"the runner failed: {first_line(error)}"
     outcome["seconds"] = round(time.monotonic() - start, 2)

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime import metrics, xla_devices
 from lazy_runtime.experimental import eager_mode
 
 from .arguments import CPU, XLA, Target
@@ -97,9 +97,10 @@ def lazy(cases: Sequence[Case]) -> Iterator[Result]:
             lazy_runtime.sync(wait=True)
             yield from [_read(tree) for tree in trees]
         except Exception:
+            refused = [tree if isinstance(tree, Result) else None for tree in trees]
             del trees
             drop_pending()
-            yield from map(alone, batch)
+            yield from [alone(case) if tree is None else tree for case, tree in zip(batch, refused, strict=True)]
 
 
 def _read(tree: Recorded | Result) -> Result:
@@ -119,13 +120,15 @@ def alone(case: Case) -> Result:
 
 
 def drop_pending() -> None:
-    """Runs what a failed program has left pending, until nothing is."""
-    for _ in range(100):
+    """Runs what a failed program has left pending; what fails again is forgotten."""
+    for _ in range(3):
         try:
             lazy_runtime.sync(wait=True)
             return
         except Exception:
             continue
+    for device in xla_devices.devices():
+        device.pending.clear()
 
 
 def eager(cases: Sequence[Case]) -> Iterator[Result]:

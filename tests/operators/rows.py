@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "float16", "complex64")
+#: the dtypes of `limits`
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 #: `out` is `out=` of the right sizes and of none, `strided_out` one that is in another order of memory.
-DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors")
+DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors", "wrong", "limits")
 ROADS = ("lazy", "eager", "compile")
 
 #: In-place and `out=` forms never reach this package (torch functionalizes them away before), and Dynamo words errors
@@ -24,6 +26,8 @@ ROADS_OF = {
     "out": ("lazy",),
     "strided_out": ("lazy",),
     "errors": ("lazy", "eager"),
+    "wrong": ("lazy",),
+    "limits": ("lazy",),
 }
 
 #: rows whose samples are of no one dtype
@@ -120,6 +124,10 @@ def select(wanted: Filter) -> list[Row]:
 def _dtypes(database: str, entry: Any, direction: str) -> Iterable[str]:
     if direction == "errors":
         return (ANY_DTYPE,) if _has_errors(database, entry) else ()
+    if direction == "wrong":
+        return (ANY_DTYPE,) if database == "op_db" else ()
+    if direction == "limits":
+        return _integers(entry) if database == "op_db" else ()
     if database == "optim_db":
         return ("float32", "float64") if direction == "forward" else ()
     if database == "module_db":
@@ -133,6 +141,11 @@ def _dtypes(database: str, entry: Any, direction: str) -> Iterable[str]:
     if direction in ("out", "strided_out") and (not entry.supports_out or database == "foreach"):
         return ()
     return _names(entry.supported_dtypes("cpu"))
+
+
+def _integers(entry: Any) -> list[str]:
+    have = entry.supported_dtypes("cpu")
+    return [name for name in INTEGERS if getattr(torch, name) in have]
 
 
 def _has_errors(database: str, entry: Any) -> bool:

@@ -39,7 +39,7 @@ def write(passing: Iterable[Row], path: pathlib.Path = PATH) -> None:
 def _columns(direction: str, roads: dict[str, list[str]]) -> Iterator[str]:
     grouped: dict[str, list[str]] = defaultdict(list)
     for road, dtypes in roads.items():
-        grouped[",".join(sorted(dtypes, key=(*rows.DTYPES, rows.ANY_DTYPE).index))].append(road)
+        grouped[",".join(sorted(dtypes, key=(*rows.DTYPES, "int8", "int16", rows.ANY_DTYPE).index))].append(road)
     for dtypes, found in grouped.items():
         every = tuple(sorted(found)) == tuple(sorted(rows.ROADS_OF[direction]))
         yield f"{_ALL_ROADS if every else ','.join(found)}={dtypes}"
