@@ -22,6 +22,7 @@ from . import (
     fused_optimizers,
     memory,
     native,
+    recurrent,
     sparse,
     storage,
     subclasses,
@@ -82,6 +83,7 @@ def register() -> None:
     memory.register(_library)
     composites.register(_library)
     attention.register(_library)
+    recurrent.register(_library)
     fused_optimizers.register(_library)
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")

@@ -16,6 +16,7 @@ import lazy_runtime
 from lazy_runtime import device_module, module_moves
 
 from .optimizers import count_on_device
+from .recurrent_layers import trace_layers
 from .whole_step import trace_steps
 
 
@@ -36,6 +37,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     _keep_linalg_checks()
     count_on_device()
     trace_steps(backends)
+    trace_layers(backends)
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
     """
     if not is_possible():
         return
-    ours = functools.partial(_is_for, frozenset(backends))
+    ours = is_for(backends)
     _trace_backward(ours)
     _return_spent(ours)
     _forget_what_lacks_attributes()
@@ -69,6 +69,11 @@ def trace_steps(backends: Sequence[Callable[..., Any]]) -> None:
     traced_optimizers.read_gradients(ours)
     traced_optimizers.trace_zero_grad(ours)
     traced_optimizers.trace_scheduled_step(ours)
+
+
+def is_for(backends: Iterable[Callable[..., Any]]) -> Ours:
+    """Whether a graph is compiled by one of these backends."""
+    return functools.partial(_is_for, frozenset(backends))
 
 
 def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> bool:
