@@ -1,5 +1,6 @@
 # make setup    the virtual environment, with everything that the rest needs
 # make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it; WORKERS=2)
+# make test-install  installs the package into a fresh environment as its users do, and uses it there: three minutes
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
@@ -29,13 +30,16 @@ OPS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-ops test-models test-faults test-threads bench compare gate check clean
+.PHONY: setup test test-install test-ops test-models test-faults test-threads bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
 
 test: check
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
+
+test-install:
+	.ci/install $(PYTHON)
 
 test-ops: setup
 	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status

@@ -19,6 +19,7 @@ _STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for to
 _NAME = "openxla"
 _OURS = importlib.metadata.EntryPoint(_NAME, "openxla_backend.backend:openxla", "torch_dynamo_backends")
 _library: Any = None
+_watching_moves: list[Any] = []
 _gave_way = False
 
 
@@ -37,14 +38,12 @@ def load() -> None:
             _gave_way = True
             return
         claim_backend_name()
-        from . import device_module, module_moves, native
+        from . import device_module, module_moves
         from .debug import output
 
         _library = torch.library.Library("aten", "IMPL")
-        try:
-            native.guard()
-        except native.NativeError as error:  # the first use says it: `xla_devices.start`, or a move to xla
-            _explain_moves(_library, error)
+        if not _has_guard():  # the first use builds it or says what is wrong: `xla_devices.start`, or a move to xla
+            _start_at_moves()
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         _library.impl("_to_copy", _first_use("to_copy"), "XLA")
@@ -74,21 +73,46 @@ def _first_use(kernel: str) -> Any:
     return call
 
 
-def _explain_moves(library: Any, error: Exception) -> None:
+def _has_guard() -> bool:
+    """Loads the device guard, if it has been built."""
+    from . import native
+
+    try:
+        return native.has_guard() and native.guard() is not None
+    except native.NativeError:
+        return False
+
+
+def _start_at_moves() -> None:
     """Without the guard torch refuses `.to("xla")` in words that help nobody ("PyTorch is not linked with support for
-    xla devices") before it asks any kernel of xla's; so here the CPU's `.to` looks at its target first."""
+    xla devices") before it asks any kernel of xla's. So until there is one, the CPU's `.to` looks at its target."""
     import torch
 
+    library = torch.library.Library("aten", "IMPL")
     for overload in (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout):
 
         def to(*args: Any, _overload: Any = overload, **kwargs: Any) -> Any:
             for value in (*args[1:2], kwargs.get("device")):
                 if isinstance(value, torch.device) and value.type == "xla":
-                    raise error
+                    from . import xla_devices
+
+                    xla_devices.start()
             return _overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
         for key in ("AutogradCPU", "CPU"):
             library.impl(overload, to, key)
+    _watching_moves.append(library)
+
+
+def guard_came_late() -> bool:
+    """Whether the device guard was not there when torch was imported."""
+    return bool(_watching_moves)
+
+
+def end_watch() -> None:
+    """Leaves moves to torch: the guard is there."""
+    while _watching_moves:
+        _watching_moves.pop()._destroy()
 
 
 def _restore(saved: Any, location: str) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -18,13 +19,11 @@ _Device = torch.device | str | int | None
 
 
 def is_available() -> bool:
-    """Whether the device can be used: the C++ part is there for this torch, and jax has a device."""
-    from . import native
-
+    """Whether the device can be used: the C++ part is there or can be built for this torch, and jax has a device."""
     try:
-        native.guard()
         return device_count() > 0
-    except (native.NativeError, RuntimeError):
+    except RuntimeError as error:  # also `native.NativeError`
+        warnings.warn(f"the xla device is not available: {error}", RuntimeWarning, stacklevel=2)
         return False
 
 

@@ -195,6 +195,7 @@ def host(torch_device: torch.device) -> Device:
     in the way of its forks.
     """
     if not _started:
+        native.ensure()
         from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
 
         dispatch.install(backward_in_caller=False)
@@ -213,7 +214,7 @@ def start() -> None:
     """Brings the devices up: the jax client, the device count that torch sees, and the kernels. Idempotent.
 
     Raises:
-        NativeError: the C++ part is missing or built for another torch.
+        NativeError: the C++ part was not built for this torch, and cannot be now.
         RuntimeError: torch_xla is installed, which owns the device.
     """
     global _started
@@ -225,20 +226,23 @@ def start() -> None:
         owner = _autoload.other_owner()
         if owner is not None:
             raise RuntimeError(owner)
+        native.ensure()
         guard = native.guard()
         job.join()
         devices = _platform_devices()
         if _spmd:
             _stand_for_all()
             devices = devices[:1]
-        # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all
-        backward_in_caller = bool(guard.xla_guard_count_was_zero())
+        # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all; a guard
+        # that was not there does not know
+        backward_in_caller = _autoload.guard_came_late() or bool(guard.xla_guard_count_was_zero())
         guard.xla_guard_set_device_count(len(devices))
         from . import dispatch, kernels
 
         dispatch.install(backward_in_caller)
         kernels.register()
         _started = True
+    _autoload.end_watch()
     _autoload.prepare_dynamo()
 
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +33,10 @@ KERNELS = (
     "outer_products",
 )
 
+#: Without these calls take longer, and nothing else is different. They are tied to one version of Python, whose headers
+#: they need; some systems have those in a package of their own.
+PYTHON = ("tensors", "recording")
+
 
 class BuildError(RuntimeError):
     """The native part could not be built; the message says what to do."""
@@ -39,6 +44,8 @@ class BuildError(RuntimeError):
 
 def library_name(stem: str, version: str) -> str:
     """File name of a library built for one version of the package that it links against."""
+    if stem in PYTHON:
+        version = f"{version}-{sys.implementation.cache_tag}"
     return f"{stem}-{version.replace('+', '_')}.so"
 
 
@@ -78,44 +85,80 @@ def compile_library(source: Path, target: Path, includes: list[Path], libraries:
     temporary.replace(target)
 
 
-def build(out: Path = HERE) -> list[Path]:
-    """Builds every library into `out` and returns their paths. `tensors` and `recording`, without which calls take
-    longer and nothing else is different, need Python's headers, which some systems have in a package of their own: they
-    are left out there.
+def _python_headers() -> Path:
+    return Path(sysconfig.get_path("include"))
+
+
+def stems() -> tuple[str, ...]:
+    """The libraries that can be built here, the one that takes longest first; without Python's headers not `PYTHON`."""
+    python = PYTHON if (_python_headers() / "Python.h").exists() else ()
+    return ("bridge", *python, "writes", "sparse", *KERNELS, "guard")
+
+
+def build(
+    out: Path = HERE,
+    wanted: Collection[str] | None = None,
+    built: Callable[[str, int], None] | None = None,
+    jaxlib: Path | None = None,
+) -> list[Path]:
+    """Builds libraries into a folder and returns their paths.
+
+    Args:
+        out: the folder, which is made.
+        wanted: names of libraries; by default all of `stems`.
+        built: is called with the name of each library that is done, and with how many are.
+        jaxlib: the package's folder with the headers of XLA's FFI; by default that of this interpreter's jaxlib.
 
     Raises:
         BuildError: there is no compiler, no torch, or the compiler failed.
     """
-    out.mkdir(parents=True, exist_ok=True)
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
-    built, running = [], []
+    compiler()
+    out.mkdir(parents=True, exist_ok=True)
+    paths, running = [], []
 
-    def add(stem: str, names: list[str], *headers: Path) -> None:
-        built.append(out / library_name(stem, version))
-        include = [torch / "include", *headers]
-        running.append(pool.submit(compile_library, HERE / f"{stem}.cpp", built[-1], include, [torch / "lib"], names))
+    def one(stem: str) -> None:
+        names, headers = ["c10", "torch_cpu"], []
+        if stem == "guard":
+            names = ["c10"]
+        elif stem in PYTHON:
+            names.append("torch_python")
+            headers = [_python_headers()]
+        elif stem == "bridge":
+            headers = [(jaxlib or package_dir("jaxlib")) / "include"]
+        target = out / library_name(stem, version)
+        compile_library(HERE / f"{stem}.cpp", target, [torch / "include", *headers], [torch / "lib"], names)
+        paths.append(target)
+        if built is not None:
+            built(stem, len(paths))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        add("bridge", ["c10", "torch_cpu"], package_dir("jaxlib") / "include")  # takes longest
-        for stem in ("writes", "sparse", *KERNELS):
-            add(stem, ["c10", "torch_cpu"])
-        add("guard", ["c10"])
-        python = Path(sysconfig.get_path("include"))
-        if (python / "Python.h").exists():
-            for stem in ("tensors", "recording"):
-                add(stem, ["c10", "torch_cpu", "torch_python"], python)
-    for each in running:
-        each.result()
-    return built
+        for stem in wanted or stems():
+            running.append(pool.submit(one, stem))
+        try:
+            for each in running:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what is being compiled ends, the rest does not begin
+            raise
+    return paths
 
 
-def main() -> int:
+def main(folder: Callable[[], Path] = lambda: HERE) -> int:
+    """The command.
+
+    Args:
+        folder: where to build by default.
+    """
     parser = argparse.ArgumentParser(description="Build the native part of lazy_runtime for the installed torch.")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for the libraries (default: the package's own)")
+    parser.add_argument("--out", type=Path, help="folder for the libraries (default: the one that is looked into)")
+    parser.add_argument("--jaxlib", type=Path, help="folder of the jaxlib whose headers to use where none is installed")
+    given = parser.parse_args()
+    jaxlib = given.jaxlib if importlib.util.find_spec("jaxlib") is None else None
     try:
-        for path in build(parser.parse_args().out):
+        for path in build(given.out or folder(), jaxlib=jaxlib):
             print(f"built {path}")
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         print(f"lazy_runtime: {error}", file=sys.stderr)
         return 1
     return 0

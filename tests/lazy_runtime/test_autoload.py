@@ -51,33 +51,6 @@ def test_a_cpu_program_is_left_alone_and_xla_still_works_later(fresh_process):
     )
 
 
-def test_without_the_native_part_import_torch_works_and_xla_says_what_to_do(fresh_process):
-    out = fresh_process(
-        """
-        import importlib.metadata
-        real = importlib.metadata.version
-        importlib.metadata.version = lambda name: "9.9.9" if name == "torch" else real(name)
-        import torch
-        x = torch.ones(2, requires_grad=True)
-        (x.to(torch.float64) * 2).to("cpu").sum().backward()
-        assert x.grad.tolist() == [2, 2]
-        assert torch.nn.Linear(2, 2).double()(x.detach().to("cpu", torch.float64)).dtype == torch.float64
-        assert torch.xla.is_available() is False
-        moves = lambda: torch.ones(2).to("xla"), lambda: torch.nn.Linear(2, 2).to("xla")
-        for use in (lambda: torch.ones(2, device="xla"), *moves):
-            try:
-                use()
-            except RuntimeError as error:
-                print(type(error).__name__, error)
-        """
-    )
-    lines = out.strip().splitlines()
-    assert len(lines) == 3
-    for line in lines:
-        assert line.startswith("NativeError the C++ part of lazy_runtime was built for another version (guard-")
-        assert "this is version 9.9.9: run `python -m lazy_runtime.native` (it needs a C++ compiler) and" in line
-
-
 def test_the_first_tensor_keeps_its_strides(fresh_process):
     code = """
         import torch
