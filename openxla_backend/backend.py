@@ -176,6 +176,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if owner is not None:
         raise RuntimeError(owner)
     chosen = _options(options)
+    whole_step.warn_if_impossible()
     prepare, traced = background.at_once, gm
     if chosen.compile_in_background:
         if any(isinstance(example, torch.Tensor) and example.device.type == "xla" for example in examples):

@@ -22,10 +22,13 @@ from . import step
 #: Whether a graph is compiled by the backends that this is for.
 Ours = Callable[[OutputGraph], bool]
 
+#: What Dynamo reads an optimizer's attribute with: `var_getattr` until torch 2.13.
+_READ = "var_getattr" if hasattr(OptimizerVariable, "var_getattr") else "tp_getattro_impl"
+
 EXCHANGED: tuple[tuple[Any, str], ...] = (
     (SkipFunctionVariable, "call_function"),
     (OptimizerVariable, "call_method"),
-    (OptimizerVariable, "var_getattr"),
+    (OptimizerVariable, _READ),
 )
 
 
@@ -120,17 +123,17 @@ def read_gradients(ours: Ours) -> None:
 
 
 def trace_zero_grad(ours: Ours) -> None:
-    original = OptimizerVariable.var_getattr
+    original: Any = getattr(OptimizerVariable, _READ)
 
     @functools.wraps(original)
-    def var_getattr(self: OptimizerVariable, tx: Any, name: str) -> Any:
+    def read(self: OptimizerVariable, tx: Any, name: str) -> Any:
         found = original(self, tx, name)
         if name != "zero_grad" or type(found) is not variables.UserMethodVariable or not ours(tx.output):
             return found
         is_torchs = type(self.value).zero_grad is torch.optim.Optimizer.zero_grad
         return _ZeroGrad(found.fn, found.obj, source=found.source) if is_torchs and _has_xla(self.value) else found
 
-    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    setattr(OptimizerVariable, _READ, read)
 
 
 def _has_xla(optimizer: torch.optim.Optimizer) -> bool:
@@ -147,10 +150,10 @@ class _ZeroGrad(variables.UserMethodVariable):
 def trace_scheduled_step(ours: Ours) -> None:
     """A learning rate's scheduler puts a function around its optimizer's step, to know that it was called, and Dynamo
     does not look into it (`torch.optim.lr_scheduler.LRScheduler.__init__`)."""
-    original = OptimizerVariable.var_getattr
+    original: Any = getattr(OptimizerVariable, _READ)
 
     @functools.wraps(original)
-    def var_getattr(self: OptimizerVariable, tx: Any, name: str) -> Any:
+    def read(self: OptimizerVariable, tx: Any, name: str) -> Any:
         found = original(self, tx, name)
         if name != "step" or not isinstance(found, SkipFunctionVariable) or not ours(tx.output):
             return found
@@ -159,7 +162,7 @@ def trace_scheduled_step(ours: Ours) -> None:
         self.value._opt_called = True  # type: ignore[attr-defined]
         return variables.UserMethodVariable(found.value.__wrapped__, self)
 
-    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    setattr(OptimizerVariable, _READ, read)
 
 
 def _call_undisabled(optimizer: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:

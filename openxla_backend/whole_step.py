@@ -7,13 +7,14 @@ into `zero_grad`. What is here makes Dynamo go on, for this backend and tensors 
 conditions does not hold, Dynamo does as ever, which is slower and no less right.
 
 It exchanges methods of Dynamo's own, which another version of torch may not have: then nothing is exchanged
-(`is_possible`).
+(`is_possible`), and the first compilation warns.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -48,7 +49,24 @@ _EXCHANGED: tuple[tuple[Any, str], ...] = (
 
 def is_possible() -> bool:
     """Whether this version of torch can be made to trace whole steps."""
-    return all(hasattr(owner, name) for owner, name in _EXCHANGED)
+    return not _missing()
+
+
+def _missing() -> list[str]:
+    return [f"{owner.__name__}.{name}" for owner, name in _EXCHANGED if not hasattr(owner, name)]
+
+
+@functools.cache
+def warn_if_impossible() -> None:
+    """Says once in a process that steps are traced in parts."""
+    if missing := _missing():
+        warnings.warn(
+            f"backend='openxla' cannot trace a training step as one graph with torch {torch.__version__}, whose Dynamo "
+            f"has no {', '.join(missing)}: the step is computed in several programs. Install a version of torch that "
+            "this package supports, or another version of this package",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 @functools.cache
@@ -103,6 +121,9 @@ def _trace_backward(ours: Ours) -> None:
         return result
 
     TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
+    table: dict[str, Any] = getattr(TensorVariable, "tp_methods", {})  # from torch 2.14 on Dynamo calls what is there
+    if "backward" in table:
+        table["backward"].handler = method_backward
     _find_all_leaves(ours)
 
 

@@ -26,9 +26,6 @@ from trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_gr
 import lazy_runtime
 from lazy_runtime import metrics, runtime
 from lazy_runtime.debug import output
-from openxla_backend import whole_step
-
-pytestmark = pytest.mark.skipif(not whole_step.is_possible(), reason="this torch's Dynamo is another")
 
 both = functools.partial(both, compile=lazy_runtime.compile)
 sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)

@@ -16,10 +16,8 @@ from trained import ONE, Trained, batches, both, run, step_of, zero_grad_last
 import lazy_runtime
 from lazy_runtime import config, dispatch, lifetimes
 from lazy_runtime.tensor import unwrap
-from openxla_backend import whole_step
 
 pytestmark = [
-    pytest.mark.skipif(not whole_step.is_possible(), reason="this torch's Dynamo is another"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
