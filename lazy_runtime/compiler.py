@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, lower, metrics, shared_numbers
+from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, forking, lower, metrics, shared_numbers
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -369,3 +370,7 @@ def clear() -> None:
     with _lock:
         _executables.clear()
     shared_numbers.forget()
+
+
+forking.refuse_in_child(Executable, "start")
+forking.refuse_in_child(sys.modules[__name__], "executable", "place_of", "compile_graph")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ from . import (
     config,
     deferred_views,
     dtypes,
+    forking,
     lifetimes,
     lines,
     lower,
@@ -312,3 +314,6 @@ def _bind(live: Sequence[Handle], arrays: Sequence[jax.Array], physical: Sequenc
         if lines.keep:
             value.line = lines.parse(getattr(value.node, "line", ""))
         value.node = None
+
+
+forking.refuse_in_child(sys.modules[__name__], "sync", "array_of")

@@ -24,6 +24,7 @@ from . import (
     native,
     recurrent,
     sparse,
+    queues,
     storage,
     subclasses,
     transfer,
@@ -79,6 +80,7 @@ def register() -> None:
     _library.impl("_copy_from", copy_from, "XLA")
     writes = native.writes()
     storage.register(_library)
+    queues.register()
     views.register(_library)
     memory.register(_library)
     composites.register(_library)

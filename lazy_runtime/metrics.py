@@ -13,6 +13,8 @@ from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
 
+from . import forking
+
 counters: Counter[str] = Counter()  # a race between threads may lose a count of `counters[name] += 1`, no more
 _lock = threading.Lock()
 
@@ -136,3 +138,11 @@ def clear_metrics() -> None:
     """Forgets every metric."""
     with _lock:
         _metrics.clear()
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+forking.in_child.append(_new_lock)  # another thread of the parent may have held it

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import native
+from . import forking, native
 from .ir import Handle, Value
 from .spec import TensorSpec
 
@@ -172,3 +172,6 @@ def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:
         tensors: a list or a tuple, on any device, none of them sparse.
     """
     return _many.sharing(tensors, count)
+
+
+forking.refuse_in_child(XLATensor, "__torch_dispatch__")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ def _jax_devices(platform: str | None) -> list[jax.Device]:  # pyright: ignore[r
         host_memory.keep()
     with _starting_workers():
         found = jax.local_devices(backend=platform)
-    forking.quiet_data_loaders()
+    forking.watch()
     return found
 
 
@@ -340,3 +341,12 @@ def set_current_index(index: int) -> None:
     """
     get(index)
     native.guard().xla_guard_set_current_device(index)
+
+
+def _forget() -> None:
+    global _started
+    _started = False  # `start` is asked again
+
+
+forking.in_child.append(_forget)
+forking.refuse_in_child(sys.modules[__name__], "start", "host", "devices")
