@@ -151,6 +151,10 @@ class InPython:
         return False
 
     @staticmethod
+    def make_all_resizable(objects: Sequence[Any]) -> None:
+        torch.ops.lazy_runtime.make_resizable([each for each in objects if isinstance(each, torch.Tensor)])
+
+    @staticmethod
     def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:
         memory = [tensor.untyped_storage()._cdata for tensor in tensors]
         first = {its: number for number, its in reversed(list(enumerate(memory[:count])))}
@@ -163,6 +167,15 @@ try:
     _many: Any = native.tensors()
 except native.NativeError:  # built without Python's headers
     _many = InPython
+
+
+def make_resizable(objects: Sequence[Any]) -> None:
+    """Has torch resize memory that it did not allocate, of the CPU tensors among these, by copying it.
+
+    Args:
+        objects: a list or a tuple; nobody else may hold the tensors' memory.
+    """
+    _many.make_all_resizable(objects)
 
 
 def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from . import dtypes, errors, execute, lifetimes, lines, metrics
 from .debug import waiting
 from .distributed import spanning
 from .spec import TensorSpec
-from .tensor import XLATensor, from_array
+from .tensor import XLATensor, from_array, make_resizable
 from .unseen import unseen
 from .xla_devices import Device
 
@@ -131,8 +131,9 @@ def from_numpy(host: np.ndarray) -> torch.Tensor:
     dtype = dtypes.to_torch(host.dtype)
     if dtype in _NOT_NUMPY:
         host = host.view(dtypes.to_numpy(_CARRIERS[dtype.itemsize]))
-        return torch.from_numpy(host.copy()).view(dtype)
-    return torch.from_numpy(host.copy())  # the array itself is immutable and maybe shared with XLA
+    tensor = torch.from_numpy(host.copy())  # the array itself is immutable and maybe shared with XLA
+    make_resizable((tensor,))
+    return tensor.view(dtype) if dtype in _NOT_NUMPY else tensor
 
 
 _NOT_NUMPY = frozenset(

@@ -11,6 +11,7 @@ import torch
 
 from lazy_runtime import compiler, dtypes, metrics, transfer
 from lazy_runtime.spec import TensorSpec
+from lazy_runtime.tensor import make_resizable
 
 from . import fx
 from .dlpack import exporter, import_tensor
@@ -52,6 +53,7 @@ class HostRun:
         written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
         exchanged = [(number, self._tensor(output, arguments, results, made)) for number, output in program.exchanges]
+        make_resizable(list(made.values()))  # what came through DLPack is the user's now
         if written:
             with torch.no_grad():
                 torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]

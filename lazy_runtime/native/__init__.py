@@ -69,7 +69,13 @@ def tensors() -> ctypes.CDLL:
         NativeError: it cannot be built for this torch.
     """
     library = _library("tensors", ctypes.PyDLL)
-    functions = ((library.inner_tensors, 1), (library.know_tensors, 1), (library.are_same, 2), (library.sharing, 2))
+    functions = (
+        (library.inner_tensors, 1),
+        (library.know_tensors, 1),
+        (library.are_same, 2),
+        (library.make_all_resizable, 1),
+        (library.sharing, 2),
+    )
     for function, count in functions:
         function.argtypes, function.restype = [ctypes.py_object] * count, ctypes.py_object
     return library

@@ -87,6 +87,15 @@ Tensor of_root(
   return whole.as_strided(size, stride, offset);
 }
 
+// Has torch resize the memory of a CPU tensor, which somebody else has allocated, as its own: by copying it.
+void make_resizable(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.has_storage()) return;
+  c10::StorageImpl* memory = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (memory->resizable()) return;
+  memory->set_allocator(c10::GetAllocator(c10::kCPU));
+  memory->set_resizable(true);
+}
+
 // All of a storage of xla's, flat, for AOTAutograd, which puts what it has taken apart together again over the storage.
 Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
   auto* memory = dynamic_cast<FunctionalStorageImpl*>(storage.unsafeGetStorageImpl());

@@ -83,6 +83,16 @@ extern "C" PyObject* are_same(PyObject* capsule, PyObject* tensors) {
   END_HANDLE_TH_ERRORS
 }
 
+// `make_resizable` of what a list or a tuple has of tensors.
+extern "C" PyObject* make_all_resizable(PyObject* objects) {
+  HANDLE_TH_ERRORS
+  for (PyObject* object : items(objects)) {
+    if (THPVariable_Check(object)) make_resizable(THPVariable_Unpack(object));
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 // For each tensor, the number of the first among the first `count` of them that has the same memory, or -1.
 extern "C" PyObject* sharing(PyObject* tensors, PyObject* count) {
   HANDLE_TH_ERRORS

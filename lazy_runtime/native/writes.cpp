@@ -514,6 +514,9 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("values_alone(Tensor[] targets, bool all) -> (Tensor[], Tensor[])");
   library.def("count_writes(Tensor[] targets) -> ()");
   library.def("of_storage(Storage storage, ScalarType dtype) -> Tensor", of_storage);
+  library.def("make_resizable(Tensor[] tensors) -> ()", [](at::TensorList tensors) {
+    for (const Tensor& tensor : tensors) make_resizable(tensor);
+  });
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
     library.impl("of_root", torch::dispatch(key, of_root));

@@ -105,3 +105,9 @@ def test_sharing_tells_which_tensors_have_one_memory(device):
     tensors = [base[1], other, base.t(), torch.zeros(4, 3, device=device), other.view(-1)[2:]]
     assert tensor.sharing(tensors, 2) == (0, 1, 0, -1, 1)
     assert tensor.sharing(tuple(tensors), 0) == (-1,) * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_what_is_read_is_the_user_s_to_resize(dtype):
+    y = (torch.arange(3, device="xla") + 1).to(dtype).cpu()
+    assert y.resize_(10)[:3].tolist() == [1, 2, 3]

@@ -5,6 +5,7 @@ import sys
 import weakref
 
 import jaxlib
+import numpy as np
 import pytest
 import torch
 from helpers import assert_same, compiled
@@ -199,3 +200,45 @@ def test_views_of_a_result_with_the_value_of_an_argument_or_a_constant_share_its
     whole, part = torch.compile(function, backend="openxla")(torch.ones(2, 3))
     whole.add_(5)
     assert part.tolist() == [[7.0 if constant else 6.0] * 3]
+
+
+def test_results_are_the_user_s_to_resize():
+    x = torch.arange(4.0).requires_grad_()
+    fast = compiled(lambda x: (x * 2, x.detach() + 1))
+    product, y = fast(x)
+    product.sum().backward()
+    for result in (y, x.grad):
+        expected, memory = result.tolist(), result.untyped_storage()
+        view = result[1:]
+        result.resize_(10)
+        assert result[:4].tolist() == expected
+        assert view.tolist() == expected[1:]  # it shares the new memory
+        view.fill_(7)
+        assert result[1:4].tolist() == [7.0] * 3
+        memory.resize_(0)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_result_is_an_out_of_another_size():
+    y = compiled(lambda x: x * 2)(torch.arange(4.0))
+    torch.add(torch.ones(2, 3), 1, out=y)
+    assert y.tolist() == [[2.0] * 3] * 2
+
+
+def test_an_argument_stays_as_it_was():
+    """A user's memory that cannot be resized is still the user's."""
+    x = torch.from_numpy(np.zeros(3, dtype=np.float32))
+    result = compiled(lambda x: x.add_(1))(x)
+    assert result is x
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.resize_(10)
+
+
+def test_an_empty_out_inside_of_a_function(device):
+    def function(x):
+        out = torch.empty(0, device=x.device)
+        product = torch.mul(x, 2, out=out)
+        return product, out + 1
+
+    x = torch.arange(4.0)
+    assert_same(compiled(function)(x.to(device)), function(x), device)
