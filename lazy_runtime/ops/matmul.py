@@ -199,7 +199,7 @@ def _sum(x, y, beta, alpha, out):
         beta, alpha = (np.asarray(int(factor)).astype(y.dtype) for factor in (beta, alpha))
     y = y if alpha == 1 else alpha * y
     if beta != 0:  # which ignores x, even its nans (torch's documentation of addmm)
-        x = x.astype(y.dtype)
+        x = logical(x).astype(y.dtype)
         y = (x if beta == 1 else beta * x) + y
     return jnp.broadcast_to(y, out.shape).astype(dtypes.to_numpy(out.dtype))
 
@@ -244,7 +244,7 @@ def addr(x, first, second, *, beta=1, alpha=1, out):
 @_product_op("aten::linear")
 def linear(x, weight, bias=None, *, out):
     y = linear_product(x, weight, out.device.platform)
-    return y if bias is None else y + bias
+    return y if bias is None else y + logical(bias)
 
 
 @op("aten::trace", infer=not_of_bool("aten::trace"))

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import limits, modules, optimizers, rows, ties
+from . import layouts, limits, modules, optimizers, rows, ties
 from .arguments import Target, arguments, differentiable
 from .case import Call, Case, Wrap, gradients
 
@@ -49,6 +49,8 @@ def _operator(row: rows.Row) -> list[Case]:
     if row.direction == "errors":
         samples = [error.sample_input for error in entry.error_inputs("cpu")]
         return [_forward(entry, sample) for sample in samples]
+    if row.direction == "layouts":
+        return layouts.cases(row)
     if row.direction == "limits":
         return limits.cases(row)
     samples = list(entry.sample_inputs("cpu", dtype, requires_grad=row.direction == "backward"))

@@ -14,7 +14,7 @@ DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "
 #: the dtypes of `limits`
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 #: `out` is `out=` of the right sizes and of none, `strided_out` one that is in another order of memory.
-DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors", "wrong", "limits")
+DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors", "wrong", "limits", "layouts")
 ROADS = ("lazy", "eager", "compile")
 
 #: In-place and `out=` forms never reach this package (torch functionalizes them away before), and Dynamo words errors
@@ -28,6 +28,7 @@ ROADS_OF = {
     "errors": ("lazy", "eager"),
     "wrong": ("lazy",),
     "limits": ("lazy",),
+    "layouts": ("lazy",),
 }
 
 #: rows whose samples are of no one dtype
@@ -128,6 +129,9 @@ def _dtypes(database: str, entry: Any, direction: str) -> Iterable[str]:
         return (ANY_DTYPE,) if database == "op_db" else ()
     if direction == "limits":
         return _integers(entry) if database == "op_db" else ()
+    if direction == "layouts":
+        have = entry.supported_dtypes("cpu") if database == "op_db" else ()
+        return _names(have)[:1]
     if database == "optim_db":
         return ("float32", "float64") if direction == "forward" else ()
     if database == "module_db":

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from comparison import check, rand
 
 from lazy_runtime import aten_bridge, compiler, config, debug, layout, lower, processor
 from lazy_runtime.ops import matmul
@@ -257,3 +258,17 @@ def test_a_weight_is_not_copied_for_one_row(shape):
     program = jax.jit(lambda x, weight: matmul.product(x, weight.T)).lower(x, weight).compile()
     assert program(x, weight).shape == (*shape[:-1], 700)
     assert " copy(" not in program.as_text()
+
+
+@pytest.mark.parametrize("name", ["addmm", "baddbmm", "addbmm"])
+def test_a_transposed_summand(name):
+    batch = () if name == "addmm" else (3,)
+    x = rand(*(batch if name == "baddbmm" else ()), 5, 4)
+    first, second = rand(*batch, 4, 2), rand(*batch, 2, 5)
+    for beta in (1, 0.5, 0):
+        check(
+            lambda *operands, beta=beta: getattr(torch, name)(operands[0].mT, *operands[1:], beta=beta),
+            x,
+            first,
+            second,
+        )
