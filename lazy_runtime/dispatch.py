@@ -468,7 +468,8 @@ def infer(
         if item is not None:
             dtypes.check_supported(item.dtype, device.platform)
     outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in results)
-    if registry.table.get(operator.overload) is operator and not _is_view(operator.overload):
+    asked = getattr(operator.infer, "asks_kernel", False) or _is_view(operator.overload)
+    if not asked and registry.table.get(operator.overload) is operator:
         _check_kernel(operator.overload, args, kwargs, [spec for spec in outputs if spec is not None])
     return outputs, None if results is not result else list if isinstance(result, list) else tuple
 

@@ -37,21 +37,27 @@ _OF_DTYPES = re.compile(
 _OF_SIXTEEN_BITS = re.compile(r"not implemented for '?(Half|BFloat16)|not supported for (Half|BFloat16)")
 
 
-#: Operators that refuse values: matrices, probabilities, lengths, bins, masks. Indices are not among them: those of the
-#: stand-ins are 0, which is in range wherever any index is.
+#: Operators that refuse values: matrices, probabilities, lengths, bins, masks, divisors. Indices are not among them:
+#: those of the stand-ins are 0, which is in range wherever any index is.
 _VALUES = re.compile(
-    r"linalg|cholesky|lu_|inverse|geqrf|multinomial|bernoulli|poisson|binomial|gamma|dirichlet|ctc|hist|segment|sorted"
-    r"|repeat_interleave|embedding_bag|grouped|fused|amp|quantize|masked_scatter|index_put|fractional|unpool"
+    r"linalg|cholesky|lu_|inverse|geqrf|multinomial|bernoulli|poisson|binomial|_gamma|dirichlet|ctc|hist|segment|sorted"
+    r"|repeat_interleave|embedding_bag|grouped|fused|_amp_|quantize|masked_scatter|index_put|fractional|unpool"
+    r"|div|mod|remainder"
 )
 
-#: Operators whose CPU kernels read beyond operands of wrong sizes.
-_UNSAFE = re.compile(r"batch_norm|lu_unpack")
+#: Operators whose CPU kernels read beyond operands of wrong sizes: sizes of 1 are never wrong.
+_UNSAFE = re.compile(r"batch_norm")
+
+#: Operators whose CPU kernels use values as addresses.
+_UNSAFE_VALUES = re.compile(r"lu_unpack")
 
 
 @functools.cache
 def _is_checked(func: torch._ops.OpOverload) -> bool:
     """Whether the CPU has a kernel that says what torch refuses, and does nothing else."""
-    if func.namespace != "aten" or func._schema.is_mutable or "assert" in func.name() or _UNSAFE.search(func.name()):
+    if func.namespace != "aten" or func._schema.is_mutable or "assert" in func.name():
+        return False
+    if _UNSAFE_VALUES.search(func.name()):
         return False
     return any(
         torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), key)
@@ -76,13 +82,14 @@ def check(
     """
     if not _is_checked(func):
         return
-    small = sum(_held(spec) for spec in specs) <= _SMALL
+    safe = _UNSAFE.search(func.name()) is None
+    whole = safe and sum(_held(spec) for spec in specs) <= _SMALL
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call(_whole if small else _cut)
+            call(_whole if whole else _cut if safe else _one)
     except Exception as error:
-        if not _is_believed(error, small and _VALUES.search(func.name()) is None):
+        if not _is_believed(error, whole and _VALUES.search(func.name()) is None):
             return
         raise
 
@@ -113,6 +120,10 @@ def _whole(spec: TensorSpec) -> torch.Tensor:
 
 def _cut(spec: TensorSpec) -> torch.Tensor:
     return _filled(tuple(min(size, _CUT) for size in spec.shape), spec.dtype)
+
+
+def _one(spec: TensorSpec) -> torch.Tensor:
+    return _filled((1,) * len(spec.shape), spec.dtype)
 
 
 def _filled(shape: Any, dtype: torch.dtype) -> torch.Tensor:

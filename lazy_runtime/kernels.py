@@ -151,6 +151,8 @@ def empty_strided(
     """`aten::empty_strided`; the strides are what the user sees, the buffer is dense."""
     _strided(layout)
     spec = TensorSpec.of(devices.get(device), dtype or torch.get_default_dtype(), tuple(size), tuple(stride))
+    if any(step < 0 for step in spec.stride):
+        spec.meta()  # raises
     held = storage_size(spec.shape, spec.stride)
     if held <= spec.numel:
         return _zeros(spec)

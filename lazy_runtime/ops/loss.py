@@ -143,7 +143,7 @@ def binary_cross_entropy_backward(grad, x, target, weight=None, reduction=MEAN):
 
 
 @op("aten::binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(x, target, weight=None, pos_weight=None, reduction=MEAN):
+def binary_cross_entropy_with_logits(x, target, weight=None, pos_weight=None, reduction=MEAN, *, out):
     log_weight = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * x + log_weight * jax.nn.softplus(-x)
-    return reduce(loss if weight is None else loss * weight, reduction)
+    return reduce(loss if weight is None else loss * weight, reduction).astype(dtypes.to_numpy(out.dtype))

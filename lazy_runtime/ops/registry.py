@@ -247,6 +247,7 @@ def checked_dtypes(name: str) -> Callable[..., Any] | None:
         target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
         return result
 
+    infer.asks_kernel = True  # type: ignore[attr-defined]
     return infer
 
 

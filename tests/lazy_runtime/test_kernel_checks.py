@@ -68,3 +68,25 @@ def test_random_numbers_are_not_used_up():
     torch.bernoulli(x.new_full((3, 7), 0.5), p=0.25)
     torch.set_rng_state(state)
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_what_is_not_refused():
+    """Stand-ins are of ones and zeros, which must not be what an operator refuses."""
+    x = torch.arange(1, 5, device="xla")
+    for function in (torch.fmod, torch.remainder, torch.floor_divide):
+        assert function(x, x).cpu().tolist() == function(x.cpu(), x.cpu()).tolist()
+    floats = torch.arange(1.0, 5, device="xla")
+    floats[torch.tensor([True, False, True, False], device="xla")] = torch.ones(2, device="xla")
+    assert floats.tolist() == [1, 2, 1, 4]
+    assert torch.linalg.inv(torch.eye(3, device="xla")).cpu().equal(torch.eye(3))
+    assert torch.gather(floats, 0, torch.tensor([3], device="xla")).item() == 4
+
+
+def test_results_without_elements():
+    """Numpy's functions refuse some of these."""
+    for call in (
+        lambda d: F.adaptive_max_pool1d(torch.ones(2, 3, 4, device=d), 0),
+        lambda d: torch.linalg.eigvalsh(torch.ones(2, 0, 0, device=d)),
+    ):
+        assert call("xla").shape == call("cpu").shape
+        assert call("xla").cpu().numel() == 0

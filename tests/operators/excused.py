@@ -29,7 +29,32 @@ class Excused:
         )
 
 
-EXCUSED: list[Excused] = []
+EXCUSED: list[Excused] = [
+    Excused(
+        "XLA computes 16-bit floats where the CPU's kernel has none, as kernels of other devices do",
+        problems=r"(not implemented for|not supported for) '?(Half|BFloat16)",
+    ),
+    Excused("sparse layouts: XLA's tensors are dense", "sparse_sampled_addmm|sparse_mm_reduce|to_sparse"),
+    Excused("complex32: XLA has no such dtype", problems="complex32"),
+    Excused(
+        "made of views, which torch takes of tensors on any devices",
+        "broadcast_tensors|expand_as|meshgrid.*|atleast_.*|to|type_as|view_as|reshape_as|resize_as_|unflatten",
+        kinds="device",
+    ),
+    Excused("torch moves the targets itself, on any device", "nn_functional_ctc_loss", kinds="device"),
+    Excused("indices and masks of the CPU are taken on any device", "__getitem__|index_put|.*tensor_split", "device"),
+    Excused(
+        "infinities: which parts of the result are NaN, and whether a factorization notices, goes by the algorithm",
+        kinds="values",
+        problems="nan at index|inf at index|_LinAlgError",
+    ),
+    Excused(
+        "torch's meta kernel compares dtypes before it sees that there is nothing to multiply",
+        "matmul|__rmatmul__",
+        kinds="dtype",
+        problems="scalar type|same dtype|dtype",
+    ),
+]
 
 
 def reason(entry: str, kind: str, problem: str) -> str | None:
