@@ -42,12 +42,36 @@ void Py_DecRef(void*);
 
 namespace {
 
+// How many views may lead from the root to a tensor before a shorter way is looked for, and before any is taken.
+constexpr size_t many_views = 8, most_views = 32;
+
+// Shortens the way from the root to a tensor. A write goes that way back and forth, and functionalization never forgets a
+// step: in a loop of `h = h.detach()` or `x.t_()` each write would cost more than the one before.
+void shorten(const Tensor& tensor) {
+  const size_t count = functional::unsafeGetFunctionalWrapper(tensor)->view_metas().size();
+  if (count <= many_views) return;
+  functional::sync(tensor);
+  const Tensor& root = memory_of(tensor)->base();
+  const int64_t offset = offset_of(tensor);
+  const bool is_whole = root.scalar_type() == tensor.scalar_type() && offset == root.storage_offset() &&
+      root.numel() == tensor.numel();
+  if (is_whole && root.sizes() == tensor.sizes() && root.strides() == tensor.strides()) {
+    tensor.set_data(root_of(tensor));
+  } else if (is_whole && root.is_contiguous() && tensor.is_contiguous()) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    tensor.set_data(root_of(tensor).view(tensor.sizes()));
+  } else if (count > most_views) {
+    tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset));
+  }
+}
+
 // Makes a tensor a view of its root, by its strides alone, if a write could not go back through its views: torch's inverse
 // of `unfold` forgets what no window shows, that of `expand` adds a difference to what is there, and that of `view` with
 // another dtype needs the strides of the view, which an operator's result may not have. So does that of `view` if a
 // transposition has followed, where the operator's result is known to have other strides than its target. Elements of an
 // `as_strided` may share a place: a write through a part of it would be undone by the rest.
 void reroot_if(const Tensor& tensor, bool other_strides) {
+  shorten(tensor);
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
   const bool is_transposed = other_strides && !views.empty() && !tensor.is_contiguous();
   const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [&](const auto& view) {
@@ -451,6 +475,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     for (const size_t number : written) refuse_overlap(operands[number], operands, fills, takes_same_place);
   }
   for (const size_t number : written) {
+    if (only_looks) shorten(operands[number].tensor);
     if (!only_looks && !sparse) targets.emplace_back(operands[number].tensor, other_strides);
   }
   const bool to_expanded = fills && targets.size() == 1 && is_expanded(targets[0].tensor);
@@ -495,6 +520,13 @@ const Tensor& restride(
   return self;
 }
 
+// `aten::detach` for autograd's key: a loop may detach what it has detached before, and write to parts of it.
+void detach(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, *stack);
+  const Tensor& result = stack->back().toTensor();
+  if (is_ours(result)) shorten(result);
+}
+
 // Whether an operator writes to tensors that it is given, or to how they look (`transpose_`).
 bool writes(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
@@ -534,6 +566,7 @@ extern "C" void xla_register_writes() {
   static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
   own.impl("as_strided_", restride);
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA, __FILE__, __LINE__);
+  library.impl("detach", torch::CppFunction::makeFromBoxedFunction<&detach>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0 || name.name == "aten::detach_") continue;  // may be called on any view
