@@ -146,6 +146,7 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
                 cells.append(_passing(others, outcomes))
                 lines.append(f"| `{name}` | {' | '.join(cells)} |")
     lines += ["\n## What fails, and why\n", *_reasons(wanted, outcomes)]
+    lines += ["\n## Where torch is wrong\n", *_wrong()]
     lines += ["\n## Where a compiled graph may break\n", *_breaks(wanted, outcomes)]
     return "\n".join(lines) + "\n"
 
@@ -192,6 +193,13 @@ def _reasons(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[st
     for why, found in sorted(groups.items(), key=lambda item: (item[0].startswith("*"), -len(item[1]))):
         names = ", ".join(f"`{name}`" for name in sorted({row.entry for row in found}))
         yield f"| {_cell(why)} | {len(found)} | {names} |"
+
+
+def _wrong() -> Iterator[str]:
+    yield "Torch's own kernels for the CPU are wrong here, and a difference from eager is torch's. Each formula has a test."
+    yield ""
+    for operator, how in expected.TORCH_IS_WRONG.items():
+        yield f"- `{operator}`: {how}"
 
 
 def _breaks(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str]:

@@ -162,3 +162,12 @@ def test_powers_of_16_bit_floats_are_rounded_as_torch_does(exponent, dtype):
 @pytest.mark.parametrize("function", [torch.fmax, torch.fmin])
 def test_of_two_zeros_the_first(function):
     same(function, *pairs(torch.tensor([0.0, -0.0, NAN, 1.0] * 8), torch.tensor([0.0, -0.0, NAN, 1.0])))
+
+
+def test_the_gradient_of_hardsigmoid_is_the_formulas():
+    """Torch's kernel has 1/6 in float32, also for float64."""
+    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    leaf = x.to("xla").requires_grad_()
+    torch.nn.functional.hardsigmoid(leaf).sum().backward()
+    expected = ((x > -3) & (x < 3)).double() / 6
+    torch.testing.assert_close(leaf.grad.cpu(), expected, rtol=1e-15, atol=0)
