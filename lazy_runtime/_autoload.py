@@ -125,9 +125,9 @@ def _restore(saved: Any, location: str) -> Any:
 
 
 def _location_tag(saved: Any) -> str | None:
-    """What a checkpoint says of where a storage was: nothing, but of those that xla tensors are saved in."""
-    device = getattr(saved, "xla_device", None)  # set by `storage.reduce_tensor`
-    return None if device is None else str(device)
+    """What a checkpoint says of where a storage was: nothing, but of xla's."""
+    device = saved.device
+    return str(device) if device.type == "xla" else None
 
 
 def other_owner() -> str | None:

@@ -9,13 +9,16 @@ tensors that shared it in the checkpoint share it again.
 from __future__ import annotations
 
 import copyreg
+import functools
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _get_obj_state, _rebuild_sparse_tensor
 
-from . import dispatch, memory, views
+from . import addresses, dispatch, memory, views
 from .tensor import XLATensor, unwrap
 
 aten = torch.ops.aten
@@ -26,11 +29,20 @@ class XLAStorage(torch.UntypedStorage):
 
     target: torch.device
     uploads: dict[torch.dtype, torch.Tensor]  # flat xla tensors over all of the storage
+    is_filled: bool  # a file of the older format has its storages behind the tensors
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """Where the tensors that are rebuilt from this storage live."""
         return self.target
+
+    def _set_from_file(self, *args: Any) -> None:
+        """Reads what the tensors that have been made of it show."""
+        super()._set_from_file(*args)  # type: ignore[misc]
+        self.is_filled = True
+        with torch.no_grad():
+            for dtype, flat in self.uploads.items():
+                flat.copy_(_of_host(self, dtype))
 
 
 def restore(storage: Any, location: str) -> XLAStorage | None:
@@ -49,6 +61,7 @@ def restore(storage: Any, location: str) -> XLAStorage | None:
     storage.__class__ = XLAStorage  # the same memory: a memory-mapped checkpoint is not read before it is needed
     storage.target = target
     storage.uploads = {}
+    storage.is_filled = not getattr(storage, "_torch_load_uninitialized", False)
     return storage
 
 
@@ -85,6 +98,11 @@ def _set(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     a tensor cannot become a view of another."""
     tensor, source, *place = args
     offset, size, stride = place or (0, (), ())
+    if isinstance(source, XLAStorage) and not source.is_filled:
+        raise NotImplementedError(
+            "a file of torch.save's older format cannot be loaded to xla in inference mode: load it before, or with "
+            "map_location='cpu'"
+        )
     with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False):
         return unwrap(_upload(source, tensor.dtype).as_strided(size, stride, offset))
 
@@ -97,47 +115,99 @@ def _upload(source: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
         )
     flat = source.uploads.get(dtype)
     if flat is None:
-        count = source.nbytes() // dtype.itemsize
-        host = torch.empty(0, dtype=dtype, device="cpu").set_(source, 0, (count,), (1,))  # type: ignore[call-overload]
-        flat = source.uploads[dtype] = host.to(source.target)
+        flat = source.uploads[dtype] = _of_host(source, dtype).to(source.target)
     return flat
 
 
-def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """How tensors are pickled. An xla tensor is one on the CPU with a storage that says `xla:N`, as CUDA's say
-    `cuda:N`: it comes back to its device, and with `map_location="cpu"` any torch can load it, without this package.
+def _of_host(storage: XLAStorage, dtype: torch.dtype) -> torch.Tensor:
+    count = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, (count,), (1,))  # type: ignore[call-overload]
 
-    Torch's own way for xla calls `.to("xla:N")` when it is loaded, whatever the `map_location`.
+
+def reduce_tensor(tensor: torch.Tensor) -> Any:
+    """How tensors are pickled. An xla tensor is one of a storage on `xla:N`, as CUDA's are of one on `cuda:N`: what
+    shares memory is written once and shares it again, on its device, and with `map_location="cpu"` any torch can load
+    it, without this package.
+
+    Torch's own way for xla copies each tensor, and calls `.to("xla:N")` when it is loaded, whatever the `map_location`.
     """
     if tensor.device.type != "xla":
         return tensor.__reduce_ex__(2)
     if tensor.is_sparse:
         parts = tensor._indices(), tensor._values(), tensor.size(), tensor.is_coalesced()
         return _rebuild_sparse_tensor, (tensor.layout, parts)
-    host = tensor.detach().cpu().requires_grad_(tensor.requires_grad)
-    host.untyped_storage().xla_device = tensor.device  # type: ignore[attr-defined]  for `_autoload._location_tag`
-    rebuild, arguments = torch.Tensor._reduce_ex_internal(host, 2)
+    if views.has_memory(tensor):
+        rebuild, arguments = _reduce_by_storage(tensor)
+    else:
+        rebuild, arguments = torch.Tensor._reduce_ex_internal(tensor.detach().cpu(), 2)
     state = _get_obj_state(tensor)
     if state:
         return _rebuild_from_type_v2, (rebuild, torch.Tensor, arguments, state)
     return rebuild, arguments
 
 
-def _with_identity(torchs: Any) -> Any:
-    """`UntypedStorage.data_ptr`, which torch refuses where there is no memory. What is asked of it is whether tensors
-    share theirs, and that the storage itself can tell."""
+def _reduce_by_storage(tensor: torch.Tensor) -> tuple[Any, tuple]:
+    """What torch does for a tensor with a storage; for xla it would not get there."""
+    alike = torch.empty(0, dtype=tensor.dtype, device="cpu").requires_grad_(tensor.requires_grad)
+    rebuild, (storage, _, _, _, *rest) = torch.Tensor._reduce_ex_internal(alike, 2)
+    kept: Any = tensor.untyped_storage()
+    if isinstance(storage, torch.TypedStorage):
+        kept = torch.TypedStorage(wrap_storage=kept, dtype=tensor.dtype, _internal=True)
+    return rebuild, (kept, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), *rest)
 
-    def data_ptr(self: torch.UntypedStorage) -> int:
-        if self.device.type == "xla" and not isinstance(self, XLAStorage):
-            return self._cdata
-        return torchs(self)
 
-    return data_ptr
+def _is_xlas(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type == "xla" and not isinstance(storage, XLAStorage)
+
+
+def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A copy of what an xla storage holds."""
+    with torch.no_grad():
+        whole = torch.ops.lazy_runtime.whole_of_storage(storage)
+        size = torch.ops.lazy_runtime.memory_size(whole)
+        host = whole.cpu()
+        if (host.stride(), host.storage_offset()) == (whole.stride(), 0) and host.untyped_storage().nbytes() == size:
+            return host.untyped_storage()
+        return torch.ops.lazy_runtime.of_storage(storage, whole.dtype).cpu().untyped_storage()
+
+
+def to_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of xla tensors on the CPU, without history; those that share memory share it there."""
+    places = [tensor.untyped_storage()._cdata if views.has_memory(tensor) else None for tensor in tensors]
+    counts, hosts = Counter(places), dict[int, torch.UntypedStorage]()
+    moved = []
+    for tensor, place in zip(tensors, places, strict=True):
+        if place is None or counts[place] == 1:
+            moved.append(tensor.detach().cpu())
+            continue
+        if place not in hosts:
+            hosts[place] = _to_host(tensor.untyped_storage())
+        host: Any = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        moved.append(host.set_(hosts[place], int(tensor.storage_offset()), tensor.shape, tensor.stride()))
+    return moved
+
+
+def _for_xla(name: str, ours: Any) -> None:
+    """Gives xla's storages a method of their own, where torch's would look for memory."""
+    torchs = getattr(torch.UntypedStorage, name)
+
+    @functools.wraps(torchs)
+    def method(self: torch.UntypedStorage, *args: Any) -> Any:
+        return (ours if _is_xlas(self) else torchs)(self, *args)
+
+    setattr(torch.UntypedStorage, name, method)
+
+
+def _write_file(storage: torch.UntypedStorage, *args: Any) -> None:
+    _to_host(storage)._write_file(*args)  # type: ignore[attr-defined]
 
 
 def register(library: torch.library.Library) -> None:
     """Registers what works only once the devices are up."""
-    torch.UntypedStorage.data_ptr = _with_identity(torch.UntypedStorage.data_ptr)  # type: ignore[method-assign]
+    _for_xla("data_ptr", addresses.of_storage)
+    _for_xla("cpu", _to_host)
+    _for_xla("_write_file", _write_file)
+    addresses.register()
     library.impl("set_.source_Storage", set_storage, "AutogradXLA")
     library.impl("set_.source_Storage_storage_offset", set_storage, "AutogradXLA")
     copyreg.pickle(torch.Tensor, reduce_tensor)  # type: ignore[arg-type]

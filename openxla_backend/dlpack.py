@@ -20,6 +20,9 @@ from lazy_runtime import dtypes, transfer
 ALIGNMENT = 64  # bytes; XLA copies a buffer that starts elsewhere
 _DLPACK_CPU = 1
 
+#: `Tensor.data_ptr` of tensors that have memory (`lazy_runtime.addresses` stands in for it, which takes longer).
+address_of: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
+
 
 def import_tensor(tensor: torch.Tensor) -> jax.Array:
     """A jax array over the tensor's memory; over a copy of it where that is strided, not aligned or lazily conjugated.
@@ -28,7 +31,7 @@ def import_tensor(tensor: torch.Tensor) -> jax.Array:
     """
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    if tensor.data_ptr() % ALIGNMENT:
+    if address_of(tensor) % ALIGNMENT:
         tensor = tensor.detach().clone()
     if 1 in tensor.shape:  # whose stride may be anything; XLA wants it dense
         tensor = tensor.detach().view(-1).view(tensor.shape)

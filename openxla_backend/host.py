@@ -14,7 +14,7 @@ from lazy_runtime.spec import TensorSpec
 from lazy_runtime.tensor import make_resizable
 
 from . import fx
-from .dlpack import exporter, import_tensor
+from .dlpack import address_of, exporter, import_tensor
 
 
 class HostRun:
@@ -66,7 +66,7 @@ class HostRun:
     def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:
         if number not in self._static:
             return import_tensor(self._seen(number, tensor))
-        address = tensor.data_ptr()
+        address = address_of(tensor)
         known = self._imported.get(number)
         if known is not None and known[0] == address:
             return known[1]

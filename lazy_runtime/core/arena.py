@@ -31,10 +31,13 @@ class ToXlaTensorArena:
 
 
 def to_cpu(data: Any) -> Any:
-    """`data` with its xla tensors on the CPU: one execution, however many there are."""
+    """`data` with its xla tensors on the CPU: one execution, however many there are. Those that share memory share it
+    there."""
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [_moved(tensor, torch.device("cpu")) for tensor in tensors]
+        from .. import storage
+
+        return [_leaf_like(tensor, host) for tensor, host in zip(tensors, storage.to_cpu(tensors), strict=True)]
 
     return ToXlaTensorArena(convert, _is_on("xla")).transform(data)
 
@@ -90,6 +93,10 @@ def _moved(tensor: torch.Tensor, device: torch.device, input_sharding: Any = Non
         shape = input_sharding.whole_shape(tensor)
         lies = input_sharding.sharding(tensor, shape)
         moved = to_functional(transfer.to_device(tensor.detach(), xla_devices.get(device), lies, shape))
+    return _leaf_like(tensor, moved)
+
+
+def _leaf_like(tensor: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(moved, tensor.requires_grad)
     return moved.requires_grad_(tensor.requires_grad)

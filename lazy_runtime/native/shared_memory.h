@@ -96,14 +96,20 @@ void make_resizable(const Tensor& tensor) {
   memory->set_resizable(true);
 }
 
-// All of a storage of xla's, flat, for AOTAutograd, which puts what it has taken apart together again over the storage.
-Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
+// All of a storage of xla's, as it was made: a view of nothing.
+Tensor whole_of_storage(at::Storage storage) {
   auto* memory = dynamic_cast<FunctionalStorageImpl*>(storage.unsafeGetStorageImpl());
   TORCH_CHECK_NOT_IMPLEMENTED(memory != nullptr, "an xla tensor cannot take the storage of a tensor on another device");
   memory->apply_updates();
   Tensor whole = functional::to_functional_tensor(memory->base());
   whole.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
   functional::sync(whole);
+  return whole;
+}
+
+// The same, flat, for AOTAutograd, which puts what it has taken apart together again over the storage.
+Tensor of_storage(at::Storage storage, at::ScalarType dtype) {
+  const Tensor whole = whole_of_storage(std::move(storage));
   return of_root(whole, dtype, {memory_size(whole) / static_cast<int64_t>(c10::elementSize(dtype))}, {1}, 0);
 }
 

@@ -294,6 +294,18 @@ void restride_resized(const c10::OperatorHandle& op, const std::vector<Target>& 
   }
 }
 
+// A storage says how large it is, also where an operator has resized `out=`, as factories do with the empty tensor that
+// they begin with.
+void resize_storages(const std::vector<Tensor>& outs) {
+  for (const Tensor& tensor : outs) {
+    if (!is_ours(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) continue;
+    FunctionalStorageImpl* memory = memory_of(tensor);
+    if (memory->base().unsafeGetTensorImpl()->has_symbolic_sizes_strides()) continue;
+    const auto size = static_cast<size_t>(memory_size(tensor));
+    if (memory->nbytes() != size) memory->set_nbytes(size);
+  }
+}
+
 // Elementwise operators whose result has the dtype of floating-point operands, and those of which integers' has too.
 const std::unordered_set<std::string_view> of_floats = {
     "acos", "acosh", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "digamma",
@@ -506,6 +518,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (to_expanded) targets[0].tensor.set_data(left);
   for (const Target& target : targets) target.keep_look();
   if (!outs.empty()) restride_resized(op, targets);
+  if (!sparse) resize_storages(outs);
   for (const size_t number : written) {
     const Operand& operand = operands[number];
     if (operand.place >= 0 && !operand.tensor.is_inference()) torch::autograd::impl::bump_version(operand.tensor);
@@ -549,6 +562,7 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("make_resizable(Tensor[] tensors) -> ()", [](at::TensorList tensors) {
     for (const Tensor& tensor : tensors) make_resizable(tensor);
   });
+  library.def("whole_of_storage(Storage storage) -> Tensor", whole_of_storage);
   // Functionalization has autograd's keys excluded where a kernel of torch's calls one of ours.
   for (const auto key : {c10::DispatchKey::AutogradXLA, c10::DispatchKey::Functionalize}) {
     library.impl("of_root", torch::dispatch(key, of_root));

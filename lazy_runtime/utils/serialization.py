@@ -1,4 +1,5 @@
-"""Saving with each tensor in a file of its own, so that one tensor at a time is in host memory.
+"""Saving with each tensor in a file of its own, so that one tensor at a time is in host memory. Tensors that show the
+same memory in the same way, as tied weights do, have one file and come back as one; views of a part come back apart.
 
 The file with the structure refers to the tensors' files by their numbers, and is written last. What is saved over an
 older checkpoint has other numbers, so until then the older one is whole.
@@ -41,12 +42,15 @@ def save(data: Any, path: str, master_only: bool = True, global_master: bool = F
         if tensors:
             xla_model.unlazy(tensors)  # one execution for all of them
         first = 0 if len(tensors) <= min(known, default=len(tensors)) else max(known) + 1
-        references = [TensorReference(first + number) for number in range(len(tensors))]
-        for tensor, reference in zip(tensors, references, strict=True):
+        found: dict[Any, TensorReference] = {}
+        for tensor in tensors:
+            if _shown(tensor) in found:
+                continue
+            reference = found[_shown(tensor)] = TensorReference(first + len(found))
             file = _file(folder, reference.tid)
             torch.save(tensor.detach().cpu(), file)
             whole_files.flush(file)
-        return references
+        return [found[_shown(tensor)] for tensor in tensors]
 
     with whole_files.replacing(path) as structure:
         torch.save(ToXlaTensorArena(write, _is_on_xla).transform(data), structure)
@@ -61,9 +65,20 @@ def load(path: str) -> Any:
         data = torch.load(path)
 
     def read(references: list[TensorReference]) -> list[torch.Tensor]:
-        return [torch.load(_file(folder, reference.tid)) for reference in references]
+        found: dict[int, torch.Tensor] = {}
+        for reference in references:
+            if reference.tid not in found:
+                found[reference.tid] = torch.load(_file(folder, reference.tid))
+        return [found[reference.tid] for reference in references]
 
     return ToXlaTensorArena(read, lambda value: type(value) is TensorReference).transform(data)
+
+
+def _shown(tensor: torch.Tensor) -> Any:
+    """What two tensors have in common that are one when they are loaded."""
+    if tensor.is_sparse:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _is_on_xla(value: Any) -> bool:

@@ -197,3 +197,17 @@ def test_a_process_that_is_killed_while_it_saves(tmp_path):
     assert torch.load(left / "file.pt")[0].tolist() == [1, 1, 1]
     xm.save("third", left / "file.pt")
     assert os.listdir(left) == ["file.pt"]
+
+
+def test_what_shares_memory_shares_it_in_the_file(tmp_path):
+    layer = torch.nn.Linear(3, 3).to("xla")
+    weight = layer.weight.detach()
+    xm.save(
+        {"first": weight, "second": layer.weight.detach(), "row": weight[1], "layer": layer.bias}, tmp_path / "file"
+    )
+    found = torch.load(tmp_path / "file")
+    assert {tensor.device.type for tensor in found.values()} == {"cpu"}
+    assert found["first"].data_ptr() == found["second"].data_ptr()
+    found["first"].zero_()
+    assert found["row"].tolist() == [0, 0, 0]
+    assert type(found["layer"]) is torch.nn.Parameter

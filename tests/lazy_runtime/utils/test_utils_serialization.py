@@ -29,6 +29,18 @@ def test_save_and_load(tmp_path):
     assert (loaded["steps"][0], loaded["steps"][1].tolist()) == (4, [0, 1, 2])
 
 
+def test_tied_weights_are_one_file(tmp_path):
+    layer = torch.nn.Linear(3, 3, bias=False).to("xla")
+    path = str(tmp_path / "model.pt")
+    serialization.save(
+        {"first": layer.weight.detach(), "second": layer.weight.detach(), "third": layer.weight.t()}, path
+    )
+    assert len(os.listdir(f"{path}.tensors")) == 2
+    loaded = serialization.load(path)
+    assert loaded["first"] is loaded["second"]
+    assert torch.equal(loaded["third"], layer.weight.t().cpu())
+
+
 def test_what_was_saved_before_is_gone(tmp_path):
     path = str(tmp_path / "model.pt")
     counts = (2, 1, 1, 3, 0)
