@@ -196,7 +196,7 @@ def _reasons(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[st
 
 
 def _wrong() -> Iterator[str]:
-    yield "Torch's own kernels for the CPU are wrong here, and a difference from eager is torch's. Each formula has a test."
+    yield "Torch's own kernels for the CPU are wrong here: a difference from eager is torch's. Each formula has a test."
     yield ""
     for operator, how in expected.TORCH_IS_WRONG.items():
         yield f"- `{operator}`: {how}"
