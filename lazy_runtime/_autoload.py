@@ -62,12 +62,15 @@ def _first_use(kernel: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal function
         if function is None:
-            from . import xla_devices
+            from . import interrupts
 
-            xla_devices.start()
-            from . import kernels
+            with interrupts.deferred():  # half of a module's import could not be repeated
+                from . import xla_devices
 
-            function = getattr(kernels, kernel)
+                xla_devices.start()
+                from . import kernels
+
+                function = getattr(kernels, kernel)
         return function(*args, **kwargs)
 
     return call
@@ -184,8 +187,11 @@ def prepare_dynamo() -> None:
     devices = sys.modules.get("lazy_runtime.xla_devices")
     if _STUB not in sys.modules or devices is None or not devices.is_started():
         return
+    from . import interrupts
+
     try:
-        importlib.import_module("openxla_backend.backend")
+        with interrupts.deferred():
+            importlib.import_module("openxla_backend.backend")
     except Exception as error:  # who asks for the backend by its name gets this error itself
         sys.stderr.write(f"backend='openxla' could not be imported: {type(error).__name__}: {error}\n")
 

@@ -12,7 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import aten_bridge, checks, code_generation, disk_cache, donation, dtypes, forking, lower, metrics, shared_numbers
+from . import (
+    aten_bridge,
+    checks,
+    code_generation,
+    disk_cache,
+    donation,
+    dtypes,
+    forking,
+    interrupts,
+    lower,
+    metrics,
+    shared_numbers,
+)
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
@@ -209,15 +221,20 @@ def executable(
         return _executables.setdefault(key, Executable(graph, shared.compiled, physical, shared.checks))
     if place is NOT_ASKED:
         place = place_of(graph, keep_layout)
+    with interrupts.deferred():  # what was compiled meanwhile is kept
+        found = _load(graph, keep_layout, place) or _compile_counted(graph, keep_layout, place)
+        with _lock:
+            return _executables.setdefault(key, found)
+
+
+def _load(graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None) -> Executable | None:
+    """The executable of a graph from the disk; None if it is not there."""
     loaded = place.load() if place is not None else None
-    if loaded is not None:
-        metrics.count("CachedCompile")  # as PyTorch/XLA counts it
-        checked = _Retraced(loaded.checks, graph, keep_layout)
-        found = Executable(graph, loaded.compiled, loaded.physical, checked)
-    else:
-        found = _compile_counted(graph, keep_layout, place)
-    with _lock:
-        return _executables.setdefault(key, found)
+    if loaded is None:
+        return None
+    metrics.count("CachedCompile")  # as PyTorch/XLA counts it
+    checked = _Retraced(loaded.checks, graph, keep_layout)
+    return Executable(graph, loaded.compiled, loaded.physical, checked)
 
 
 def _compile_counted(
@@ -242,6 +259,7 @@ def compile_graph(
     with dtypes.x64(), jax.default_device(graph.device.jax_device):
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
+        interrupts.raise_caught()
         compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)

@@ -20,6 +20,7 @@ from . import (
     deferred_views,
     dtypes,
     forking,
+    interrupts,
     lifetimes,
     lines,
     lower,
@@ -30,7 +31,7 @@ from . import (
     shared_numbers,
 )
 from .debug import compiling, graph_saver, graphs, output
-from .ir import Handle, Node, Value
+from .ir import Graph, Handle, Node, Value
 from .unseen import unseen
 from .xla_devices import Device
 
@@ -269,8 +270,33 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     new = executable.is_new
     if new:
         compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))
-    users = {number: nodes[number].line for number in executable.located}
     began = time.perf_counter_ns()
+    with interrupts.deferred():  # once a program has the buffers that are donated to it, its results must be kept
+        _bind(live, _start(executable, graph, leaves, floats, ints, nodes), executable.physical)
+    lifetimes.bound(len(live))
+    if eager:
+        if new:
+            metrics.record("EagerOpCompileTime", executable.compile_ns)
+            metrics.count("EagerOpCompileTime")
+        metrics.record("EagerOpExecuteTime", time.perf_counter_ns() - began)
+        metrics.count("EagerOpExecuteTime")
+        if executable.fallible:
+            device.wait()
+    else:
+        metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")
+        metrics.record("TensorsGraphSize", sum([node.call.operators for node in nodes]), metrics.Unit.VALUE)
+
+
+def _start(
+    executable: compiler.Executable,
+    graph: Graph,
+    leaves: Sequence[Value],
+    floats: Sequence[float],
+    ints: Sequence[int],
+    nodes: Sequence[Node],
+) -> list[Any]:
+    """The buffers of a program's results, which may still be computed."""
+    users = {number: nodes[number].line for number in executable.located}
     try:
         results = executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
     except jax.errors.JaxRuntimeError as error:
@@ -286,23 +312,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
             ) from error
         raise
     metrics.count("ExecuteComputation")
-    try:
-        _bind(live, results, executable.physical)
-    except BaseException:  # an interrupt: what has been executed is not executed again
-        _bind(live, results, executable.physical)
-        raise
-    lifetimes.bound(len(live))
-    if eager:
-        if new:
-            metrics.record("EagerOpCompileTime", executable.compile_ns)
-            metrics.count("EagerOpCompileTime")
-        metrics.record("EagerOpExecuteTime", time.perf_counter_ns() - began)
-        metrics.count("EagerOpExecuteTime")
-        if executable.fallible:
-            device.wait()
-    else:
-        metrics.count("UncachedSyncTensors" if new else "CachedSyncTensors")
-        metrics.record("TensorsGraphSize", sum([node.call.operators for node in nodes]), metrics.Unit.VALUE)
+    return results
 
 
 def _bind(live: Sequence[Handle], arrays: Sequence[jax.Array], physical: Sequence[bool]) -> None:

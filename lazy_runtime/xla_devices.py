@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import _autoload, config, environment, forking, grid, host_memory, native
+from . import _autoload, config, environment, forking, grid, host_memory, interrupts, native
 from .distributed import job, team
 from .rng import RandomStream
 
@@ -195,15 +195,17 @@ def host(torch_device: torch.device) -> Device:
     It brings up no xla device: a program that keeps to plain tensors has no use for autograd workers, which would get
     in the way of its forks.
     """
-    if not _started:
-        native.ensure()
-        from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
+    with interrupts.deferred():
+        interrupts.keep_lost()
+        if not _started:
+            native.ensure()
+            from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
 
-        dispatch.install(backward_in_caller=False)
-    if torch_device.type == "cpu":
-        return Device(torch_device, _jax_devices("cpu")[0])
-    if torch_device.type == "cuda":
-        return Device(torch_device, _jax_devices("gpu")[torch_device.index or 0])
+            dispatch.install(backward_in_caller=False)
+        if torch_device.type == "cpu":
+            return Device(torch_device, _jax_devices("cpu")[0])
+        if torch_device.type == "cuda":
+            return Device(torch_device, _jax_devices("gpu")[torch_device.index or 0])
     raise RuntimeError(f"tensors on {torch_device} cannot be shared with XLA: move them to cpu or xla first")
 
 
@@ -221,9 +223,10 @@ def start() -> None:
     global _started
     if _started:
         return
-    with _start_lock:
+    with interrupts.deferred(), _start_lock:
         if _started:
             return
+        interrupts.keep_lost()
         owner = _autoload.other_owner()
         if owner is not None:
             raise RuntimeError(owner)

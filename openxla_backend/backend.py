@@ -17,7 +17,7 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from lazy_runtime import _autoload
+from lazy_runtime import _autoload, interrupts
 
 from . import attention, background, checkpoints, overlap, parameters, registration, whole_step
 from .background import Prepare
@@ -192,7 +192,8 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         raise ValueError("no training step with its backward pass, or one that depends on a number that may change")
     forward = functools.partial(_compile_forward, prepare=prepare)
     arguments = list(examples)
-    with _no_garbage_collection():
+    # torch's C++ makes TypeErrors of interrupts in what it calls
+    with interrupts.deferred(), _no_garbage_collection():
         compiled = aot_autograd(
             fw_compiler=forward,
             bw_compiler=functools.partial(_compile_backward, prepare=prepare),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from lazy_runtime import checks, compiler, config, execute, lifetimes, metrics, numbering, transfer
+from lazy_runtime import checks, compiler, config, execute, interrupts, lifetimes, metrics, numbering, transfer
 from lazy_runtime.errors import users_line
 from lazy_runtime.experimental import compiling
 from lazy_runtime.ir import Call, Handle, Value
@@ -113,9 +113,10 @@ class SettledStep:
                 return None
             self._device.raise_failures()
             metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
-            results = self._run(executable, arrays, written)
-            began = time.perf_counter_ns()
-            self._write(written, results)
+            with interrupts.deferred():  # the program has the buffers of what it writes to
+                results = self._run(executable, arrays, written)
+                began = time.perf_counter_ns()
+                self._write(written, results)
         handles = self._handles(executable, results)
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return handles
