@@ -28,6 +28,7 @@ from . import (
     storage,
     subclasses,
     transfer,
+    uninitialized,
     views,
 )
 from . import data_dependent as data_dependent  # for their handlers
@@ -130,13 +131,13 @@ def empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """`aten::empty.memory_format`. The elements are zeros: XLA has no uninitialised memory."""
+    """`aten::empty.memory_format`. The elements are zeros, see `uninitialized`."""
     _strided(layout)
     target = devices.get(device)
     if memory_format is None or memory_format is torch.contiguous_format:
-        return _zeros(TensorSpec.of(target, dtype or torch.get_default_dtype(), tuple(size)))
+        return _filled(TensorSpec.of(target, dtype or torch.get_default_dtype(), tuple(size)))
     meta = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
-    return _zeros(TensorSpec.like(target, meta))
+    return _filled(TensorSpec.like(target, meta))
 
 
 def empty_strided(
@@ -155,10 +156,10 @@ def empty_strided(
         spec.meta()  # raises
     held = storage_size(spec.shape, spec.stride)
     if held <= spec.numel:
-        return _zeros(spec)
+        return _filled(spec)
     # What no element shows is memory too: `as_strided` reaches it.
-    flat = _zeros(TensorSpec.of(spec.device, spec.dtype, (held,)))
-    return _zeros(spec) if type(flat) is XLATensor else views.of_root(flat, spec.shape, spec.stride, 0)
+    flat = _filled(TensorSpec.of(spec.device, spec.dtype, (held,)))
+    return _filled(spec) if type(flat) is XLATensor else views.of_root(flat, spec.shape, spec.stride, 0)
 
 
 def _strided(layout: torch.layout | None) -> None:
@@ -166,11 +167,12 @@ def _strided(layout: torch.layout | None) -> None:
         raise NotImplementedError(f"xla tensors are dense, {layout} is not supported: use layout=torch.strided")
 
 
-def _zeros(spec: TensorSpec) -> torch.Tensor:
+def _filled(spec: TensorSpec) -> torch.Tensor:
     dtypes.check_supported(spec.dtype, spec.device.platform)
     options = {"dtype": spec.dtype, "device": spec.torch_device}
-    zeros = dispatch.record(registry.table[aten.full.default], (list(spec.shape), 0), options)
-    return to_user(make(zeros.handle, spec))
+    element = uninitialized.value(spec.dtype)
+    made = dispatch.record(registry.table[aten.full.default], (list(spec.shape), element), options)
+    return to_user(make(made.handle, spec))
 
 
 def _factory_kernel(name: str) -> Any:

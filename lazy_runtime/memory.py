@@ -59,8 +59,8 @@ def set_empty(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def resize_(tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
-    """`aten::resize_`: other sizes over the same memory, which grows where it does not suffice. What it grows by is
-    zeros.
+    """`aten::resize_`: other sizes over the same memory, which grows where it does not suffice, by zeros (see
+    `uninitialized`).
 
     Raises:
         RuntimeError: the tensor requires a gradient.
@@ -100,7 +100,7 @@ def _grown(tensor: torch.Tensor, held: int, needed: int) -> torch.Tensor:
         )
     with torch.no_grad():
         memory = views.of_root(tensor, (held,), (1,), 0)
-        return torch.cat([memory, memory.new_zeros(needed - held)])
+        return torch.cat([memory, memory.new_empty(needed - held)])
 
 
 def register(library: torch.library.Library) -> None:
