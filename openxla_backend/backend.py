@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.utils.checkpoint import CheckpointPolicy
 
 from lazy_runtime import _autoload, interrupts
 
@@ -144,14 +146,33 @@ _PRIMAL = re.compile(r"primals_(\d+)")
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """Torch's min-cut partition into a forward and a backward graph, which recomputes what is cheap.
 
-    Within an activation checkpoint everything is to be recomputed. What is random is saved there all the same: the
-    operators that would draw it again from a saved state know no device but those with generators of torch's.
+    Within an activation checkpoint, or for a budget of memory, more is to be recomputed. What is random is saved all
+    the same: the operators that would draw it again from a saved state know no device but those with generators of
+    torch's.
     """
-    for node in joint.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            for each in (node, *(user for user in node.users if user.target is operator.getitem)):
-                each.meta.pop("recompute", None)
-    return min_cut_rematerialization_partition(joint, inputs, **options)
+    random = [node for node in joint.graph.nodes if _is_random(node)]
+    for node in random:
+        for each in (node, *(user for user in node.users if user.target is operator.getitem)):
+            each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    budget: Any = functorch_config.activation_memory_budget
+    if random and budget == 0:  # torch saves the arguments alone then, whatever must be saved
+        budget = _NEARLY_NONE
+    with functorch_config.patch(activation_memory_budget=budget):
+        parts = min_cut_rematerialization_partition(joint, inputs, **options)
+    saved: Any = parts[0].graph.output_node().args[0]
+    if not any(isinstance(each, torch.fx.Node) and isinstance(each.meta.get("val"), tuple | list) for each in saved):
+        return parts
+    # Where nothing but random operators is dear, torch 2.13 saves them as they are: all results of one as one value.
+    with functorch_config.patch(activation_memory_budget=1.0, aggressive_recomputation=True):
+        return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+#: A budget of memory for which all is recomputed that may be.
+_NEARLY_NONE = 1e-9
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import compiled
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -60,3 +61,35 @@ def test_memory_and_results(form):
     saving, found = _step(form, True)
     assert saving < plain / 2
     torch.testing.assert_close(found, expected)
+
+
+def _dropouts(x):
+    for _ in range(3):
+        x = torch.nn.functional.dropout(x * 1.1, 0.3).abs()
+    return x
+
+
+def _dropouts_between_products(x):
+    weight = torch.linspace(0.0, 1.0, 64, device=x.device).view(8, 8)
+    for _ in range(3):
+        x = torch.nn.functional.dropout(x @ weight, 0.5).abs()
+    return x
+
+
+def _own_masks(x):
+    for _ in range(2):
+        x = (x * (torch.rand_like(x) > 0.5) * torch.bernoulli(torch.full_like(x, 0.5))).sum(-1, keepdim=True) + x * 2
+    return x
+
+
+@pytest.mark.parametrize("budget", [0.5, 0.0])
+@pytest.mark.parametrize("function", [_dropouts, _dropouts_between_products, _own_masks])
+def test_what_a_memory_budget_recomputes_has_the_first_random_numbers(function, budget, device):
+    """The functions are linear along a ray, so that `gradient · x` is their value, if both have one mask."""
+    fast = compiled(function)
+    x = torch.rand(16, 8).add(0.5).to(device).requires_grad_()
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        for _ in range(2):
+            total = fast(x).sum()
+            (gradient,) = torch.autograd.grad(total, x)
+            torch.testing.assert_close((gradient * x).sum(), total, rtol=1e-4, atol=1e-4)
