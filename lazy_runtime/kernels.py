@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import (
+    adam,
     attention,
     autocast,
     composites,
@@ -88,6 +89,7 @@ def register() -> None:
     attention.register(_library)
     recurrent.register(_library)
     fused_optimizers.register(_library)
+    adam.register()
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")

@@ -32,6 +32,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     _skip_packages()
     _trace_collectives()
     _trace_shardings()
+    _trace_exchanged()
     _index_devices()
     _infer_uniques()
     _keep_linalg_checks()
@@ -66,6 +67,14 @@ def _trace_shardings() -> None:
         trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
     wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"
     trace_rules.get_legacy_mod_inlinelist().add(wrapper.as_posix())
+
+
+@functools.cache
+def _trace_exchanged() -> None:
+    """What torch's functions call of ours on xla is traced as torch's own functions are."""
+    root = Path(lazy_runtime.__file__).parent
+    for module in ("adam.py",):
+        trace_rules.get_mod_inlinelist().add((root / module).as_posix())
 
 
 @functools.cache

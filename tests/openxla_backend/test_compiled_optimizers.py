@@ -61,3 +61,34 @@ def test_state_that_is_there_stays_as_it_is():
     _, optimizer, _ = train("xla", torch.optim.AdamW, False)
     assert not optimizer.param_groups[0]["capturable"]
     assert {state["step"].device.type for state in optimizer.state.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Adam", {"amsgrad": True}), ("AdamW", {"maximize": True}), ("NAdam", {}), ("Adamax", {}), ("RAdam", {})],
+)
+def test_a_learning_rate_of_zero_changes_nothing(name, options):
+    """Not what has had no gradient either, as the rows of an embedding that a batch has not: 0 / 0 in torch's formula
+    for counts on the device."""
+
+    def train(device: str, compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(6, 3, dtype=torch.float64), nn.Linear(3, 2, dtype=torch.float64)).to(device)
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.0, **options)
+        x = torch.tensor([0, 2, 2, 4]).to(device)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call = torch.compile(step, backend="openxla") if compiled else step
+        for rate in (0.0, 0.0, 0.1):
+            optimizer.param_groups[0]["lr"] = rate
+            call(x)
+        return [p.detach().cpu() for p in model.parameters()]
+
+    for found, expected in zip(train("xla", True), train("cpu", False), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,133 @@
+"""Adam's and AdamW's updates on xla where steps are counted on the device, for learning rates of 0 too.
+
+Torch's own formula for such counts (`capturable`) divides by the step size. From a learning rate of 0, as in a warm-up,
+it makes 0 / 0 of what has had no gradient, where the formula for counts on the host leaves the parameter as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_adam: Any = importlib.import_module("torch.optim.adam")  # `torch.optim` has a class of that name beside it
+
+#: Torch's function with the formula.
+_NAME = "_single_tensor_adam"
+
+
+def is_possible() -> bool:
+    """Whether this version of torch has the function that is exchanged, with the arguments that are needed."""
+    wanted = set(inspect.signature(update).parameters) | {"capturable", "differentiable", "grad_scale", "found_inf"}
+    found = getattr(_adam, _NAME, None)
+    return found is not None and wanted <= set(inspect.signature(found).parameters)
+
+
+@functools.cache
+def register() -> None:
+    """Exchanges torch's function for one that chooses the formula. Idempotent."""
+    if is_possible():
+        setattr(_adam, _NAME, _choosing(getattr(_adam, _NAME)))
+
+
+def _choosing(original: Callable[..., None]) -> Callable[..., None]:
+    """`original`, or `update` where the counts are on xla. Dynamo traces it."""
+
+    @functools.wraps(original)
+    def choose(
+        params: list[torch.Tensor],
+        grads: list[torch.Tensor],
+        exp_avgs: list[torch.Tensor],
+        exp_avg_sqs: list[torch.Tensor],
+        max_exp_avg_sqs: list[torch.Tensor],
+        state_steps: list[torch.Tensor],
+        grad_scale: Any,
+        found_inf: Any,
+        *,
+        beta1: Any,
+        beta2: Any,
+        capturable: bool,
+        differentiable: bool,
+        has_complex: bool,
+        **options: Any,
+    ) -> None:
+        are_ours = capturable and not differentiable and grad_scale is None and found_inf is None
+        are_ours = are_ours and not isinstance(beta1, torch.Tensor) and not isinstance(beta2, torch.Tensor)
+        for tensor in state_steps if are_ours else []:
+            are_ours = are_ours and tensor.device.type == "xla"
+        for tensor in params if are_ours else []:
+            are_ours = are_ours and tensor.device.type == "xla"
+        if are_ours:
+            moments = exp_avgs, exp_avg_sqs, max_exp_avg_sqs
+            update(params, grads, *moments, state_steps, beta1=beta1, beta2=beta2, **options)
+            return
+        original(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            max_exp_avg_sqs,
+            state_steps,
+            grad_scale,
+            found_inf,
+            beta1=beta1,
+            beta2=beta2,
+            capturable=capturable,
+            differentiable=differentiable,
+            has_complex=has_complex,
+            **options,
+        )
+
+    return choose
+
+
+def update(
+    params: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    exp_avgs: list[torch.Tensor],
+    exp_avg_sqs: list[torch.Tensor],
+    max_exp_avg_sqs: list[torch.Tensor],
+    state_steps: list[torch.Tensor],
+    *,
+    amsgrad: bool,
+    beta1: Any,
+    beta2: Any,
+    lr: float | torch.Tensor,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    decoupled_weight_decay: bool,
+) -> None:
+    """Writes one step of Adam into the parameters and their state (Kingma and Ba, 2015, algorithm 1; AdamW: Loshchilov
+    and Hutter, 2019, algorithm 2; amsgrad: Reddi et al., 2018).
+
+    Args:
+        params, grads: of any shapes.
+        exp_avgs, exp_avg_sqs, max_exp_avg_sqs: the moments, shaped like the parameters; the last for amsgrad.
+        state_steps: 0-d counts of the steps before this one.
+        beta1, beta2: numbers.
+        lr: the learning rate, a tensor of one element or a number.
+        others: as in `torch.optim.AdamW`.
+    """
+    lr = lr.squeeze() if isinstance(lr, torch.Tensor) else lr
+    for number, param in enumerate(params):
+        grad = -grads[number] if maximize else grads[number]
+        first, second, steps = exp_avgs[number], exp_avg_sqs[number], state_steps[number]
+        largest = max_exp_avg_sqs[number] if amsgrad else second
+        steps += 1
+        if weight_decay and decoupled_weight_decay:
+            param.mul_(1 - lr * weight_decay)
+        elif weight_decay:
+            grad = grad.add(param, alpha=weight_decay)
+        if param.is_complex():  # two parameters each
+            param, grad, first, second, largest = map(torch.view_as_real, (param, grad, first, second, largest))
+        first.lerp_(grad, 1 - beta1)
+        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if amsgrad:
+            largest.copy_(torch.maximum(largest, second))
+        scale = (largest.sqrt() / (1 - beta2**steps).sqrt()).add_(eps)
+        param.sub_(first / scale * (lr / (1 - beta1**steps)))
