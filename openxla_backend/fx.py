@@ -303,6 +303,8 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
             )
         if target is torch.ops.prims.convert_element_type.default:  # of a Python number that became an input
             target, args, kwargs = aten._to_copy.default, args[:1], {"dtype": args[1]}
+        if target is aten._to_copy.default and not isinstance(args[0], torch.Tensor):  # vmap's, of a constant number
+            target, args = aten.full.default, ([], args[0])
         return dispatch.dispatch(XLATensor, target, (), args, kwargs)
     if target is with_effects:  # a token keeps operators that may raise in order: so does our graph, without one
         _, effectful, *rest = args

@@ -480,3 +480,9 @@ def test_garbage_is_not_collected_while_compiling(monkeypatch):
     with torch.no_grad():
         torch.compile(lambda x: x + 1, backend="openxla")(torch.ones(3))
     assert (seen, gc.isenabled()) == ([False], True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_a_constant_number_that_vmap_casts(device):
+    check(torch.vmap(lambda number: number / 7), torch.randn(3, dtype=torch.float64), device=device)
+    check(torch.vmap(lambda number: number / 7), torch.arange(3), device=device)
