@@ -20,6 +20,7 @@ from . import (
     dtypes,
     errors,
     execute,
+    flex_attention,
     fused_optimizers,
     memory,
     native,
@@ -90,6 +91,7 @@ def register() -> None:
     recurrent.register(_library)
     fused_optimizers.register(_library)
     adam.register()
+    flex_attention.register()
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from lazy_runtime import attention, xla_devices
+from lazy_runtime import attention, flex_attention, xla_devices
 
 
 def keep_whole(gm: torch.fx.GraphModule) -> None:
-    """Has every call of torch's `scaled_dot_product_attention` decide by itself whether it stays one operator."""
+    """Has every call of torch's `scaled_dot_product_attention` decide by itself whether it stays one operator, and
+    composes `flex_attention` of others."""
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
             calls = module.graph.find_nodes(op="call_function", target=_CALLED)
@@ -16,6 +17,10 @@ def keep_whole(gm: torch.fx.GraphModule) -> None:
                 node.target = attention.traced
             if calls:
                 xla_devices.start()  # defines the operator
+            flexible = module.graph.find_nodes(op="call_function", target=flex_attention.operator)
+            for node in flexible:
+                node.target = flex_attention.composed
+            if calls or flexible:
                 module.recompile()
 
 

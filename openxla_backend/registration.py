@@ -73,7 +73,7 @@ def _trace_shardings() -> None:
 def _trace_exchanged() -> None:
     """What torch's functions call of ours on xla is traced as torch's own functions are."""
     root = Path(lazy_runtime.__file__).parent
-    for module in ("adam.py",):
+    for module in ("adam.py", "flex_attention.py"):
         trace_rules.get_mod_inlinelist().add((root / module).as_posix())
 
 
