@@ -24,6 +24,7 @@ from lazy_runtime import _autoload, interrupts
 from . import attention, background, checkpoints, overlap, parameters, registration, whole_step
 from .background import Prepare
 from .compiled import CompiledGraph
+from .overwritten_inputs import save_as_read
 
 
 class _Options(NamedTuple):
@@ -148,8 +149,15 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
 
     Within an activation checkpoint, or for a budget of memory, more is to be recomputed. What is random is saved all
     the same: the operators that would draw it again from a saved state know no device but those with generators of
-    torch's.
+    torch's. An input that is overwritten is saved as it was read.
     """
+    forward, backward = _cut(joint, inputs, **options)
+    save_as_read(forward, backward, options["num_fwd_outputs"])
+    return forward, backward
+
+
+def _cut(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
+    """The partition that saves what is random."""
     random = [node for node in joint.graph.nodes if _is_random(node)]
     for node in random:
         for each in (node, *(user for user in node.users if user.target is operator.getitem)):
