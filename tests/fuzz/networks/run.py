@@ -2,8 +2,8 @@
 
 The comparison is one of float64 numbers. Two correct roads add in another order, so each number may differ by rounding:
 `RTOL` of its tensor's largest magnitude. Some networks amplify rounding: a bias before a batch norm has a gradient of
-noise, which Adam makes a step of full length. How much a program amplifies is measured: it is trained again from
-parameters and inputs that differ by some units in the last place, and what changes then is not held against a road.
+noise, which Rprop makes a step of full length. How much a program amplifies is measured: eager PyTorch trains it again
+with operators that round otherwise, and what changes then is not held against a road.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..difference import Difference, failure, forget_what_is_pending, kind_of
 from .language import Program
+from .rounding import Rounding
 from .training import train
 
 #: (device, what is compiled) by road.
@@ -32,7 +33,7 @@ ROADS = {
 RTOL = 1e-9  # some 10,000 roundings of float64, less than any wrong formula differs by
 RTOL_FLOAT32 = 1e-5  # of a program that rounds to float32: some 100 of its roundings
 PERTURBATIONS = 3
-AMPLIFIED = 100.0  # times what a perturbation changes
+AMPLIFIED = 100.0  # times what other roundings change
 #: Of a step of the optimizer: torch counts steps in float32 where they are counted on the device (`capturable`, and all
 #: compiled optimizers), and 1 - 0.999**t of float32 is off by 6e-5 at first.
 STEP_NOISE = 1e-6
@@ -90,7 +91,7 @@ def _outcome(program: Program, device: str, compiled: str = "", **options: Any) 
 
 def _tolerances(program: Program, expected: dict[str, torch.Tensor], road: str) -> dict[str, float]:
     """How far each number may be from eager's on a road."""
-    rtol, noise = (RTOL_FLOAT32, 2.0**-24) if "float" in _forward(program) else (RTOL, 2.0**-50)
+    rtol = RTOL_FLOAT32 if "float" in _forward(program) else RTOL
     largest = max((_largest(x) for name, x in expected.items() if name.startswith("gradient")), default=0.0)
     allowed = {
         name: rtol * max(_largest(x), FLOOR * largest if name.startswith("gradient") else 0.0)
@@ -98,7 +99,8 @@ def _tolerances(program: Program, expected: dict[str, torch.Tensor], road: str) 
     }
     steps = STEP_NOISE if "capturable" in program.source or road.endswith("step") else 0.0
     for number in range(PERTURBATIONS):
-        other = _outcome(program, "cpu", prepare=_Perturbation(number, noise, steps))
+        with Rounding(number << 20, keeps_ties=number > 0):
+            other = _outcome(program, "cpu", prepare=_noisy_steps(number, steps) if steps else None)
         if isinstance(other, dict):
             for name in allowed.keys() & other.keys():
                 allowed[name] += AMPLIFIED * _distance(expected[name], other[name])
@@ -109,38 +111,23 @@ def _forward(program: Program) -> str:
     return program.source.partition("def forward")[2].partition("def batch")[0].replace("float64", "")
 
 
-class _Perturbation:
-    """Changes a training a little.
+def _noisy_steps(seed: int, noise: float) -> Callable[..., None]:
+    """Makes each step of an optimizer longer or shorter, by a relative noise."""
 
-    Args:
-        noise: of parameters and inputs, relative.
-        steps: of each step of the optimizer, relative.
-    """
+    def prepare(model: torch.nn.Module, optimizer: Any) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        parameters, before = list(model.parameters()), []
+        optimizer.register_step_pre_hook(lambda *_: before.extend(p.detach().clone() for p in parameters))
 
-    def __init__(self, seed: int, noise: float, steps: float):
-        self._generator = torch.Generator().manual_seed(seed)
-        self._noise, self._steps = noise, steps
+        @torch.no_grad()
+        def after(*_: Any) -> None:
+            for p, old in zip(parameters, before, strict=True):
+                p.add_((p - old) * torch.randn(p.shape, dtype=p.dtype, generator=generator) * noise)
+            before.clear()
 
-    def __call__(self, model: torch.nn.Module, optimizer: Any, inputs: Sequence[torch.Tensor]) -> None:
-        parameters = list(model.parameters())
-        with torch.no_grad():
-            for x in (*parameters, *inputs):
-                if x.is_floating_point():
-                    x.mul_(1 + self._noise * self._random(x))
-        if self._steps:
-            before: list[torch.Tensor] = []
-            optimizer.register_step_pre_hook(lambda *_: before.extend(p.detach().clone() for p in parameters))
+        optimizer.register_step_post_hook(after)
 
-            @torch.no_grad()
-            def after(*_: Any) -> None:
-                for p, old in zip(parameters, before, strict=True):
-                    p.add_((p - old) * self._random(p) * self._steps)
-                before.clear()
-
-            optimizer.register_step_post_hook(after)
-
-    def _random(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.randn(x.shape, dtype=x.dtype, generator=self._generator)
+    return prepare
 
 
 def _largest(x: torch.Tensor) -> float:

@@ -19,7 +19,7 @@ def train(
     Args:
         program: defines `Net`, `batch`, `loss_of`, `optimizer_of`, `scheduler_of`, `backward` and `step`.
         compiled: "" for none, "model" or "step".
-        prepare: is called with the model, its optimizer and its inputs before they are used.
+        prepare: is called with the model and its optimizer before they are used.
     """
     torch.manual_seed(0)
     model = program.Net().double()
@@ -27,7 +27,7 @@ def train(
     model = model.to(device)
     optimizer = program.optimizer_of(model, device)
     if prepare is not None:
-        prepare(model, optimizer, [x for x, _ in batches])
+        prepare(model, optimizer)
     scheduler = program.scheduler_of(optimizer)
     step = torch.compile(program.step, backend=backend) if compiled == "step" else program.step
     forward = torch.compile(model, backend=backend) if compiled == "model" else model
