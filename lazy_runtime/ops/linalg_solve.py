@@ -234,20 +234,27 @@ def linalg_lstsq(a, b, rcond=None, *, driver=None, out):
     residuals = jnp.zeros(out[1].shape, a.real.dtype)
     if residuals.size:
         residuals = jnp.square(jnp.abs(exact_product(a, x) - b)).sum(-2)
+        if driver == "gels":  # which overwrites b where a is zeros
+            residuals = jnp.where((a == 0).all((-2, -1))[..., None], 0, residuals)
     return x[..., 0] if vectors else x, residuals, rank, singular
 
 
 def _by_qr(a, b):
-    """The least squares solution, or if there are many the smallest, for matrices of full rank."""
+    """The least squares solution, or if there are many the smallest, for matrices of full rank, or of zeros alone, for
+    which LAPACK's gels gives zeros."""
     rows, columns = a.shape[-2:]
     q, r = linalg.qr(a if rows >= columns else adjoint(a), full_matrices=False)
     zero = jnp.diagonal(r, axis1=-2, axis2=-1) == 0
+    nothing = (a == 0).all((-2, -1))
     if zero.size:
+        zero = zero & ~nothing[..., None]
         info = jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0).astype(jnp.int32)
         require_info(info, "torch.linalg.lstsq")
     if rows >= columns:
-        return solve_triangular(r, exact_product(adjoint(q), b), upper=True)
-    return exact_product(q, solve_triangular(adjoint(r), b, upper=False))
+        x = solve_triangular(r, exact_product(adjoint(q), b), upper=True)
+    else:
+        x = exact_product(q, solve_triangular(adjoint(r), b, upper=False))
+    return jnp.where(nothing[..., None, None], 0, x)
 
 
 def _by_singular_values(a, b, rcond):

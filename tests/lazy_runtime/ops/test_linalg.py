@@ -219,3 +219,31 @@ def test_float32_products_are_float32():
         exact = function(x_, y_)
         got = function(x_.float().to("xla"), y_.float().to("xla")).cpu().double()
         assert (got - exact).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (2, 3, 2)])
+def test_gels_of_zeros(shape):
+    """LAPACK takes a matrix of zeros for solved, and no other without full rank."""
+    b = torch.ones(*shape[:-1], 1)
+    found = torch.linalg.lstsq(torch.zeros(shape, device="xla"), b.to("xla"), driver="gels")
+    expected = torch.linalg.lstsq(torch.zeros(shape), b, driver="gels")
+    assert torch.equal(found.solution.cpu(), expected.solution)
+    assert torch.equal(found.residuals.cpu(), expected.residuals)
+    one = torch.zeros(shape)
+    one[..., 0, 0] = 1
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.lstsq(one.to("xla"), b.to("xla"), driver="gels").solution.cpu()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_eigh_of_nan(size):
+    x = torch.full((size, size), float("nan"))
+    for function in (torch.linalg.eigh, torch.linalg.eigvalsh):
+        if size > 2:
+            with pytest.raises(torch.linalg.LinAlgError):
+                function(x)
+            with pytest.raises(torch.linalg.LinAlgError):
+                torch.utils._pytree.tree_map(torch.Tensor.cpu, function(x.to("xla")))
+        else:
+            values = torch.utils._pytree.tree_leaves(function(x.to("xla")))[0]
+            assert values.cpu().isnan().all()
