@@ -37,27 +37,28 @@ _OF_DTYPES = re.compile(
 _OF_SIXTEEN_BITS = re.compile(r"not implemented for '?(Half|BFloat16)|not supported for (Half|BFloat16)")
 
 
-#: Operators that refuse values: matrices, probabilities, lengths, bins, masks, divisors. Indices are not among them:
+#: Operators that refuse values: matrices, probabilities, bins, masks, divisors. Indices are not among them:
 #: those of the stand-ins are 0, which is in range wherever any index is.
 _VALUES = re.compile(
-    r"linalg|cholesky|lu_|inverse|geqrf|multinomial|bernoulli|poisson|binomial|_gamma|dirichlet|ctc|hist|segment|sorted"
-    r"|repeat_interleave|embedding_bag|grouped|fused|_amp_|quantize|masked_scatter|index_put|fractional|unpool"
+    r"linalg|cholesky|inverse|geqrf|multinomial|bernoulli|poisson|binomial|_gamma|dirichlet|hist|sorted"
+    r"|repeat_interleave|_amp_|masked_scatter|index_put|fractional|unpool"
     r"|div|mod|remainder"
 )
 
 #: Operators whose CPU kernels read beyond operands of wrong sizes: sizes of 1 are never wrong.
 _UNSAFE = re.compile(r"batch_norm")
 
-#: Operators whose CPU kernels use values as addresses.
-_UNSAFE_VALUES = re.compile(r"lu_unpack")
+#: Operators that are never asked. Their CPU kernels take values, such as pivots, offsets, lengths and what a forward
+#: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked.
+_UNASKED = re.compile(
+    r"backward|assert|lu_|ldl_|ctc|embedding_bag|segment|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn"
+)
 
 
 @functools.cache
 def _is_checked(func: torch._ops.OpOverload) -> bool:
     """Whether the CPU has a kernel that says what torch refuses, and does nothing else."""
-    if func.namespace != "aten" or func._schema.is_mutable or "assert" in func.name():
-        return False
-    if _UNSAFE_VALUES.search(func.name()):
+    if func.namespace != "aten" or func._schema.is_mutable or _UNASKED.search(func.name()):
         return False
     return any(
         torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), key)
