@@ -16,6 +16,7 @@ from . import (
     attention,
     autocast,
     composites,
+    decompose,
     dispatch,
     dtypes,
     errors,
@@ -314,6 +315,7 @@ def _local_scalar_dense(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 @dispatch.handler("aten::equal")
 def _equal(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     x, y = args
+    decompose.check_devices(func, args, kwargs)
     if x.shape != y.shape:
         return False
     return bool(transfer.to_host(aten.eq.Tensor(x, y).all()).item())
