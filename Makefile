@@ -3,6 +3,7 @@
 # make test-install  installs the package into a fresh environment as its users do, and uses it there: three minutes
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
+# make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make test-threads threads record, sync and read at random against each other: ten minutes
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
@@ -46,6 +47,9 @@ test-ops: setup
 
 test-models: setup
 	$(BIN)/python -m pytest -m long tests/openxla_backend/test_step_models.py $(TESTS)
+
+test-gradients: setup
+	$(BIN)/python -m pytest -m "long or not long" tests/gradients $(TESTS)
 
 test-faults: setup
 	$(BIN)/python -m pytest -m long tests/lazy_runtime/distributed/test_faults.py $(TESTS)
