@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,10 +20,13 @@ from . import (
     donation,
     dtypes,
     forking,
+    host_memory,
     interrupts,
     lower,
     metrics,
+    programs,
     shared_numbers,
+    tracebacks,
 )
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
@@ -47,6 +50,8 @@ class Executable:
         together: what it has of collectives, for each group of ranks, where the ranks are processes.
         spanning: what other processes are told of it, where its arrays have parts in theirs (SPMD); else None.
         is_new: nobody has run it yet; `debug.compiling.ready` is told then, and takes the mark away.
+        used: when it was last run: greater than that of all that were run before (`programs.now`).
+        drops: how the compiled functions that have it let go of it.
     """
 
     __slots__ = (
@@ -56,6 +61,7 @@ class Executable:
         "checks",
         "compile_ns",
         "compiled",
+        "drops",
         "fallible",
         "floats",
         "graph",
@@ -67,6 +73,7 @@ class Executable:
         "smallest",
         "spanning",
         "together",
+        "used",
     )
 
     def __init__(
@@ -93,6 +100,8 @@ class Executable:
         self._is_of_kernels = lower.is_of_kernels(graph)
         self.compile_ns = 0
         self.is_new = True
+        self.used = programs.now()
+        self.drops: list[Callable[[], None]] = []
 
     def __call__(
         self,
@@ -116,6 +125,7 @@ class Executable:
         self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
     ) -> tuple[list[Any], checks.Execution | None]:
         """Like a call, but the caller looks after the execution."""
+        self.used = programs.now()
         if _REPORTS_EXECUTIONS:
             reports.execution(self.graph)
         if self._is_of_kernels:
@@ -174,8 +184,7 @@ class Executable:
         return [job.own(result) for result in results]
 
 
-_executables: dict[tuple[Graph, Any, Any], Executable] = {}
-_lock = threading.Lock()
+_executables = programs.Programs()
 
 
 #: For `executable`: nobody has asked `place_of` yet.
@@ -184,7 +193,7 @@ NOT_ASKED: Any = object()
 
 def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Place | None:
     """Where the graph's executable is on disk or would be; None if it is not kept there, or is known already."""
-    if graph.is_collective or graph.device.spans_processes or (graph, keep_layout, None) in _executables:
+    if graph.is_collective or graph.device.spans_processes or _executables.get((graph, keep_layout, None)) is not None:
         return None
     return disk_cache.find(graph, keep_layout, code_generation.known(graph.device.platform))
 
@@ -195,7 +204,10 @@ def known(graph: Graph, keep_layout: frozenset[int] | None) -> Executable | None
 
 
 def executable(
-    graph: Graph, keep_layout: frozenset[int] | None = frozenset(), place: disk_cache.Place | None = NOT_ASKED
+    graph: Graph,
+    keep_layout: frozenset[int] | None = frozenset(),
+    place: disk_cache.Place | None = NOT_ASKED,
+    drop: Callable[[], None] | None = None,
 ) -> Executable:
     """The executable of a graph, compiled if it is not known yet.
 
@@ -203,6 +215,7 @@ def executable(
         keep_layout: numbers of the results that may be channels last (`Executable.physical` says which are), None for
             all; the others have torch's order.
         place: what `place_of` gives, if that was asked already.
+        drop: how the compiled function that asks for it lets go of it (`programs.py`).
     """
     team = graph.device.team
     if team is not None and not graph.is_collective:
@@ -211,20 +224,21 @@ def executable(
     found = _executables.get(key)
     if found is not None:
         metrics.count("CachedCompile")
+        if drop is not None:
+            found.drops.append(drop)
         return found
     settled = shared_numbers.settled(graph)
     if settled is not graph:
-        return executable(settled, keep_layout)
+        return executable(settled, keep_layout, drop=drop)
     if team is not None:
         shared = team.share(graph, lambda: _compile_counted(graph, keep_layout))
         physical = frozenset(number for number, is_last in enumerate(shared.physical) if is_last)
-        return _executables.setdefault(key, Executable(graph, shared.compiled, physical, shared.checks))
+        return _executables.keep(key, Executable(graph, shared.compiled, physical, shared.checks), drop)
     if place is NOT_ASKED:
         place = place_of(graph, keep_layout)
     with interrupts.deferred():  # what was compiled meanwhile is kept
         found = _load(graph, keep_layout, place) or _compile_counted(graph, keep_layout, place)
-        with _lock:
-            return _executables.setdefault(key, found)
+        return _executables.keep(key, found, drop)
 
 
 def _load(graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None) -> Executable | None:
@@ -260,7 +274,8 @@ def compile_graph(
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         interrupts.raise_caught()
-        compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
+        with tracebacks.none():
+            compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
     metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)
@@ -384,10 +399,18 @@ def count() -> int:
 
 
 def clear() -> None:
-    """Forgets every executable."""
-    with _lock:
-        _executables.clear()
-    shared_numbers.forget()
+    """Forgets every executable, and returns to the system what memory that frees. Compiled functions keep theirs."""
+    _executables.clear()
+    gc.collect()  # calls and their lowerings refer to each other
+    host_memory.release()
+
+
+#: To be called for each call that is interned.
+called = _executables.called
+
+#: To be called for each compiled function whose graph is a call, and where that function is gone.
+hold = _executables.hold
+let_go = _executables.let_go
 
 
 forking.refuse_in_child(Executable, "start")

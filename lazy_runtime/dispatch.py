@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from . import (
+    compiler,
     decompose,
     deferred_views,
     dtypes,
@@ -185,6 +186,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         call.meaning = operator, meaning
         call.default_dtype = default
         call = operator.calls.setdefault(known, call)  # graphs tell calls by identity
+        compiler.called()
     device = call.device
     recomputed = trace is None and recompute.is_running() and not execute.eager
     if recomputed and not _is_view(operator.overload):

@@ -221,6 +221,16 @@ TABLE = (
         "start",
         "How many bytes they may take; the least recently used go first.",
     ),
+    Variable(
+        "XLA_COMPILATION_CACHE_SIZE",
+        "an integer from 1 on",
+        _integer(1),
+        1024,
+        "use",
+        "How many compiled programs a process keeps in memory; those that were not run for longest go first, and are "
+        "compiled, or loaded from disk, where they are needed again (counter `EvictedComputations`).",
+        "memory, one or two megabytes for a program of usual size",
+    ),
     _flag(
         "XLA_USE_BF16",
         False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -208,13 +209,16 @@ def nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str] = 
         scopes: for each of its calls, what its instructions are named after; those of equal graphs are the first one's.
     """
     key = graph, tuple(sorted(lines.items()))
-    found = _nested.get(key)
-    if found is None:
-        found = _nested.setdefault(key, _new_nested_call(graph, lines, scopes))
+    with _nesting:
+        found = _nested.get(key)
+        if found is None:
+            found = _nested[key] = _new_nested_call(graph, lines, scopes)
     return found
 
 
-_nested: dict[tuple[Graph, tuple[tuple[int, str], ...]], Call] = {}
+#: They live as long as programs and compiled functions have them.
+_nested: weakref.WeakValueDictionary[tuple[Graph, tuple[tuple[int, str], ...]], Call] = weakref.WeakValueDictionary()
+_nesting = threading.RLock()
 
 
 def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str]) -> Call:

@@ -61,6 +61,11 @@ def values(nodes: Sequence[Node], graph: Graph) -> list[float]:
     return list(dict(zip(graph.shared, numbers, strict=True)).values()) if graph.shared else numbers
 
 
+def forget_program(graph: Graph) -> None:
+    """Forgets one of them."""
+    _programs.pop(graph._replace(shared=()), None)
+
+
 def forget() -> None:
     """Forgets which programs there are."""
     _programs.clear()

@@ -6,6 +6,8 @@ Specs are interned: two equal ones are the same object, so that a spec costs one
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import jax
@@ -47,11 +49,15 @@ class TensorSpec:
             stride = contiguous_strides(shape)
         key = (device, dtype, shape, stride, offset)
         spec = _interned.get(key)
-        if spec is None:
-            spec = TensorSpec()
-            spec.device, spec.dtype, spec.shape, spec.stride, spec.offset = key
-            spec.torch_device = device.torch_device
-            spec = _interned.setdefault(key, spec)
+        if spec is not None:
+            return spec
+        with _lock:
+            spec = _interned.get(key)
+            if spec is None:
+                spec = TensorSpec()
+                spec.device, spec.dtype, spec.shape, spec.stride, spec.offset = key
+                spec.torch_device = device.torch_device
+                _interned[key] = spec
         return spec
 
     @staticmethod
@@ -114,7 +120,8 @@ class TensorSpec:
 
 
 _SMALL = 4096  # elements
-_interned: dict[tuple, TensorSpec] = {}
+_interned: weakref.WeakValueDictionary[tuple, TensorSpec] = weakref.WeakValueDictionary()
+_lock = threading.RLock()  # a finalizer may come here from anywhere
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, config, disk_cache, metrics, xla_devices
+from lazy_runtime import compiler, config, disk_cache, metrics, programs, xla_devices
 from lazy_runtime.debug import compiling
 from lazy_runtime.errors import DataDependentError
 from lazy_runtime.experimental import compiling as regions
@@ -85,7 +86,9 @@ class CompiledGraph:
         with self._lock, _disable_current_modes():  # Dynamo compiles under its fake mode
             run = self._programs.get(key)
             if run is None:
-                run = self._programs[key] = self._compile(arguments)
+                run = self._programs[key] = self._compile(arguments, self._dropper(key))
+                while len(self._programs) > programs.bound():  # those of training steps are programs of lazy mode
+                    self._programs.pop(next(iter(self._programs)), None)
             return run
 
     @property
@@ -101,7 +104,18 @@ class CompiledGraph:
             with _disable_current_modes():
                 run.begin(arguments)
 
-    def _compile(self, arguments: Sequence[Any]) -> Run:
+    def _dropper(self, key: tuple) -> Callable[[], None]:
+        """Lets go of the program for these sizes; keeps nothing of it alive."""
+        compiled = weakref.ref(self)
+
+        def drop() -> None:
+            graph = compiled()
+            if graph is not None:
+                graph._programs.pop(key, None)
+
+        return drop
+
+    def _compile(self, arguments: Sequence[Any], drop: Callable[[], None]) -> Run:
         device = self._device()
         metrics.count("DynamoExtractCompiledGraph")
         try:
@@ -115,7 +129,7 @@ class CompiledGraph:
         if device.torch_device.type != "xla":
             # what the user sees has torch's strides anyway; what is saved for the backward graph is free
             saved = frozenset(program.saved(self._visible))
-            return HostRun(program, self._executable(program, saved), self._static)
+            return HostRun(program, self._executable(program, saved, drop), self._static)
         elsewhere = [
             number
             for number, argument in enumerate(arguments)
@@ -126,7 +140,7 @@ class CompiledGraph:
         place = compiler.place_of(program.graph, None) if by_itself else compiler.NOT_ASKED
         run = DeviceRun(
             program,
-            lambda: self._executable(program, None, place),
+            lambda: self._executable(program, None, drop, place),
             frozenset(elsewhere),
             self._updated,
             self._ends_step,
@@ -139,10 +153,11 @@ class CompiledGraph:
         self,
         program: fx.Program,
         keep_layout: frozenset[int] | None,
+        drop: Callable[[], None],
         place: disk_cache.Place | None = compiler.NOT_ASKED,
     ) -> compiler.Executable:
         with origin.named(program):
-            executable = compiler.executable(program.graph, keep_layout, place)
+            executable = compiler.executable(program.graph, keep_layout, place, drop)
         if executable.is_new:
             compiling.ready(executable, origin.origin(self.region, program))
         return executable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -70,6 +71,8 @@ class DeviceRun:
         self._ends_step = ends_step
         self._written_specs: list[Any] = [output.spec for _, output in program.mutations]
         self._call = lower.nested_call(program.graph, program.lines, origin.scopes(program))
+        compiler.hold(self._call)
+        weakref.finalize(self, compiler.let_go, self._call).atexit = False
         self._loading: Future[compiler.Executable] | None = None
         #: what `begin` has started: the values of the arguments, as the weak reference that each has for as long as it
         #: lives, and the results' buffers

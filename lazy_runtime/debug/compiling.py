@@ -152,11 +152,14 @@ def _analyse(compiled: jax.stages.Compiled) -> Cost | None:
     )
 
 
-_compilations: list[Compilation] = []
-_recompiles: list[Recompilation] = []
+#: How many compiles are remembered.
+_REMEMBERED = 4096
+
+_compilations: deque[Compilation] = deque(maxlen=_REMEMBERED)
+_recompiles: deque[Recompilation] = deque(maxlen=_REMEMBERED)
 _regions: dict[Hashable, deque[Seen]] = {}
 _counts: dict[Hashable, int] = {}
-_unmeasured: list[Compilation] = []  # those whose cost is not in the metrics yet
+_unmeasured: deque[Compilation] = deque(maxlen=_REMEMBERED)  # those whose cost is not in the metrics yet
 
 
 def ready(executable: Executable, origin: Origin) -> None:
@@ -203,7 +206,7 @@ def clear() -> None:
 def _measure() -> None:
     """Brings the costs of new programs into the metrics, when somebody looks: an analysis takes milliseconds."""
     while _unmeasured:
-        found = _unmeasured.pop(0)
+        found = _unmeasured.popleft()
         cost = found.cost
         if cost is not None:
             metrics.record("CompiledFlops", cost.flops, metrics.Unit.VALUE, found.when)

@@ -99,6 +99,19 @@ class Operator:
         self.products = products
         self.collective = collective
         self.calls: dict[tuple, Call] = {}
+        _tables.append(self.calls)
+
+
+#: The calls of each operator, in the table or not.
+_tables: list[dict[tuple, Call]] = []
+
+
+def forget_calls(used: set[Call]) -> None:
+    """Forgets all interned calls but the used ones. A recorded one that is met again is another call then."""
+    for calls in _tables:
+        for meaning, call in list(calls.items()):
+            if call not in used:
+                calls.pop(meaning, None)
 
 
 table: dict[torch._ops.OpOverload, Operator] = {}
