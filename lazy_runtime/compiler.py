@@ -14,6 +14,7 @@ import numpy as np
 
 from . import (
     aten_bridge,
+    capacity,
     checks,
     code_generation,
     disk_cache,
@@ -266,6 +267,7 @@ def compile_graph(
     Args:
         place: where to keep it on disk.
     """
+    capacity.refuse_results(graph)
     physical: set[int] = set()
     checked: list[checks.Check] = []
     checks.compile_began = began = time.perf_counter_ns()
@@ -276,6 +278,7 @@ def compile_graph(
         interrupts.raise_caught()
         with tracebacks.none():
             compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
+    capacity.refuse_program(graph, compiled)
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
     metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)

@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from . import (
+    capacity,
     compiler,
     decompose,
     deferred_views,
@@ -470,6 +471,7 @@ def infer(
         if item is not None:
             dtypes.check_supported(item.dtype, device.platform)
     outputs = tuple(None if item is None else TensorSpec.like(device, item) for item in results)
+    capacity.refuse_tensors(operator.name, device, outputs)
     asked = getattr(operator.infer, "asks_kernel", False) or _is_view(operator.overload)
     if not asked and registry.table.get(operator.overload) is operator:
         _check_kernel(operator.overload, args, kwargs, [spec for spec in outputs if spec is not None])
