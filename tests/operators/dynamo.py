@@ -1,4 +1,4 @@
-"""The road through `torch.compile(backend="openxla", fullgraph=True)`, one compiled call counted."""
+"""The roads through `torch.compile(backend="openxla", fullgraph=True)`, one compiled call counted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import lazy_runtime
 from lazy_runtime import metrics
 from lazy_runtime.tensor import unwrap
 
-from .arguments import CPU, XLA
+from .arguments import CPU, XLA, Target
 from .case import Case
 from .compare import Result, first_line
 from .roads import attempt, called, drop_pending
+
+#: Name of a road → where its tensors are.
+ROADS = {"compile": XLA, "host": CPU}
 
 
 class NotOneProgram(AssertionError):
@@ -28,12 +31,14 @@ class Road:
 
     Attributes:
         may_break: the function gives something whose size depends on data, so its graph may break.
+        target: where the tensors are.
         fallbacks: counters of the operators that were called from the programs.
         breaks: why torch cannot have some call in one graph with any backend; None if it can have all of them.
     """
 
-    def __init__(self, may_break: bool):
+    def __init__(self, may_break: bool, target: Target):
         self.may_break = may_break
+        self.target = target
         self.fallbacks: set[str] = set()
         self.breaks: str | None = None
 
@@ -54,10 +59,10 @@ class Road:
     def _attempt(self, case: Case, may_break: bool) -> Result:
         torch._dynamo.reset()
         call = _Counted(may_break, self.fallbacks)
-        result = attempt(case, XLA, call.wrap)
+        result = attempt(case, self.target, call.wrap)
         if isinstance(result.error, NotOneProgram):
             # what else ran may have been for compiling; the second call tells
-            result = attempt(case, XLA, call.wrap)
+            result = attempt(case, self.target, call.wrap)
         if result.error is not None:
             drop_pending()
         return result

@@ -48,10 +48,18 @@ TORCH_IS_WRONG: dict[str, str] = {
     ),
 }
 
+_ON_XLA = ("lazy", "eager", "compile")
+_COMPILED = ("compile", "host")
 _SPARSE = "sparse layouts: XLA's tensors are dense"
 
 EXPECTED: list[Expected] = [
-    Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce"),
+    Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce", roads=_ON_XLA),
+    Expected(
+        "the gradient is sparse on plain tensors, and the runner compares dense ones",
+        "sparse_mm_reduce",
+        directions=("backward",),
+        roads=("host",),
+    ),
     Expected("complex32: XLA has no such dtype", "chalf", directions=("forward", "backward")),
     Expected("complex32: XLA has no such dtype", "complex|view_as_complex", dtypes=("float16",)),
     Expected(
@@ -93,14 +101,20 @@ EXPECTED: list[Expected] = [
         "as_strided beyond an argument of a compiled graph reads memory that the argument does not show",
         "as_strided_partial_views",
         directions=("forward",),
-        roads=("compile",),
+        roads=_COMPILED,
+    ),
+    Expected(
+        "as_strided beyond an argument of a compiled graph reads memory that the argument does not show",
+        "as_strided_partial_views",
+        directions=("backward",),
+        roads=("host",),
     ),
     Expected(
         "Dynamo takes it apart, and the parts' results are rounded to 16 bits, with any backend",
         "addcdiv",
         directions=("forward",),
         dtypes=("bfloat16",),
-        roads=("compile",),
+        roads=_COMPILED,
     ),
     Expected(
         "the CPU's kernel for bfloat16 refuses some out= that are in another order of memory",
@@ -112,7 +126,7 @@ EXPECTED: list[Expected] = [
         "the indices are read, and the sizes of the results depend on them: not in one graph",
         "tensor_split",
         directions=("forward", "backward"),
-        roads=("compile",),
+        roads=_COMPILED,
     ),
     Expected("Dynamo has no sparse tensors in its graphs, with any backend", "to_sparse", roads=("compile",)),
 ]

@@ -14,7 +14,7 @@ from lazy_runtime import metrics
 from lazy_runtime.ops import registry
 
 from . import dynamo, refusals, roads, tolerances
-from .arguments import CPU, EXACT
+from .arguments import CPU, EXACT, XLA
 from .case import Case
 from .cases import cases
 from .compare import Comparison, first_line
@@ -67,19 +67,19 @@ def judge(row: Row, limit: int) -> Outcome:
 def _judge(row: Row, found: list[Case]) -> Outcome:
     expected = [roads.attempt(case, CPU) for case in found]
     called: set[torch._ops.OpOverload] = set()
-    if row.direction == "forward" or row.road == "compile":
+    if row.direction == "forward" or row.road in dynamo.ROADS:
         called = set().union(*(roads.overloads(case) for case in found))
     may_break = any(tag in overload.tags for overload in called for tag in _BREAKS)
     metrics.clear()
     failures = []
-    compiled = dynamo.Road(may_break)
-    road = {"lazy": roads.lazy, "eager": roads.eager, "compile": compiled.run}[row.road]
+    compiled = dynamo.Road(may_break, dynamo.ROADS.get(row.road, XLA))
+    road = {"lazy": roads.lazy, "eager": roads.eager}.get(row.road, compiled.run)
     comparison = Comparison(
         row.entry,
         row.direction,
         values=row.entry not in tolerances.UNDEFINED,
         strides=row.direction not in ("backward", "layouts"),
-        errors=row.road != "compile",  # Dynamo has its own
+        errors=row.road not in dynamo.ROADS,  # Dynamo has its own
     )
     for case, reference, result in zip(found, expected, road(found), strict=True):
         problem = comparison.difference(reference, result, functools.partial(roads.attempt, case, EXACT))
@@ -91,7 +91,7 @@ def _judge(row: Row, found: list[Case]) -> Outcome:
         outcome["errors"] = list(dict.fromkeys(problem for problem, _ in failures))[:5]
     if any(reference.random for reference in expected):
         outcome["random"] = True
-    if row.road == "compile" and (may_break or compiled.breaks):
+    if row.road in dynamo.ROADS and (may_break or compiled.breaks):
         outcome["breaks"] = compiled.breaks or "a size depends on data"
     outcome.update(_route(row, called, sorted(compiled.fallbacks | roads.called())))
     return outcome

@@ -48,9 +48,10 @@ CPU. Written by `python -m tests.operators report` from the outcomes of `make te
 - **fails**: with the dtypes and roads on which it does; why is in the second table.
 
 A row is one entry in one direction and dtype on one road: lazy mode, eager mode, `torch.compile(backend="openxla",
-fullgraph=True)` (without `fullgraph` where the size of a result depends on data). It passes if all of its samples give
-what the CPU gives: structure, dtypes, sizes, strides, values within `tests/operators/tolerances.py`, or the same error.
-Rows without an outcome here count as they are recorded in `tests/operators/passing.txt`; "passes" says that of a cell.
+fullgraph=True)` (without `fullgraph` where the size of a result depends on data), and that of plain CPU tensors, which
+has the last two columns. It passes if all of its samples give what the CPU gives: structure, dtypes, sizes, strides,
+values within `tests/operators/tolerances.py`, or the same error. Rows without an outcome here count as
+they are recorded in `tests/operators/passing.txt`; "passes" says that of a cell.
 
 """
 
@@ -61,11 +62,15 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
     def passes(row: Row) -> bool:
         return outcomes.get(row, {}).get("outcome") == "pass"
 
-    def count(database: str, takes: Callable[[Row], bool]) -> tuple[list[str], list[str]]:
-        """The entries that have such rows, and those of them whose rows all pass."""
+    def count(database: str, takes: Callable[[Row], bool], host: bool = False) -> tuple[list[str], list[str]]:
+        """The entries that have such rows, and those of them whose rows all pass.
+
+        Args:
+            host: of plain tensors, not of the roads on xla.
+        """
         found: dict[str, list[Row]] = defaultdict(list)
         for row in wanted:
-            if row.database == database and takes(row):
+            if row.database == database and (row.road == "host") == host and takes(row):
                 found[row.entry].append(row)
         return list(found), [entry for entry, each in found.items() if all(map(passes, each))]
 
@@ -74,6 +79,9 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
     for label, database, takes in _TOTALS:
         entries, passing = count(database, takes)
         yield f"| {label} | {len(passing)} | {len(entries)} | {_percent(len(passing), len(entries))} |"
+    for label, database, takes in _HOST_TOTALS:
+        entries, passing = count(database, takes, host=True)
+        yield f"| {label}, CPU tensors | {len(passing)} | {len(entries)} | {_percent(len(passing), len(entries))} |"
     _, forward = count("op_db", _is_first)
     without = [
         entry
@@ -81,7 +89,7 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
         if not any(
             outcomes[row].get("called")
             for row in wanted
-            if row.database == "op_db" and row.entry == entry and _is_first(row)
+            if row.database == "op_db" and row.entry == entry and row.road != "host" and _is_first(row)
         )
     ]
     yield (
@@ -120,6 +128,13 @@ _TOTALS: list[tuple[str, str, Callable[[Row], bool]]] = [
 ]
 
 
+_HOST_TOTALS: list[tuple[str, str, Callable[[Row], bool]]] = [
+    ("`op_db`, forward, float32", "op_db", _is_first),
+    ("`op_db`, backward, float32", "op_db", lambda row: (row.direction, row.dtype) == ("backward", "float32")),
+    ("`module_db`, forward and backward, float32", "module_db", lambda row: row.dtype == "float32"),
+]
+
+
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
@@ -132,11 +147,13 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
     for database in rows.databases():
         lines += [
             f"\n## {database}\n",
-            f"| entry | {' | '.join(CLASSES)} | backward | other |",
-            "|---" * (len(CLASSES) + 3) + "|",
+            f"| entry | {' | '.join(CLASSES)} | backward | other | CPU tensors | backward |",
+            "|---" * (len(CLASSES) + 5) + "|",
         ]
         for (of, name), found in sorted(entries.items()):
             if of == database:
+                host = [row for row in found if row.road == "host"]
+                found = [row for row in found if row.road != "host"]
                 cells = [
                     _served([row for row in found if row.dtype in dtypes and row.direction == "forward"], outcomes)
                     for dtypes in CLASSES.values()
@@ -144,6 +161,8 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
                 cells.append(_passing([row for row in found if row.direction == "backward"], outcomes))
                 others = [row for row in found if row.direction not in ("forward", "backward")]
                 cells.append(_passing(others, outcomes))
+                cells.append(_served([row for row in host if row.direction == "forward"], outcomes))
+                cells.append(_passing([row for row in host if row.direction == "backward"], outcomes))
                 lines.append(f"| `{name}` | {' | '.join(cells)} |")
     lines += ["\n## What fails, and why\n", *_reasons(wanted, outcomes)]
     lines += ["\n## Where torch is wrong\n", *_wrong()]

@@ -1,4 +1,4 @@
-"""How a call runs: on the CPU, lazily, and in eager mode. `dynamo` is the third road."""
+"""How a call runs: on the CPU, lazily, and in eager mode. `dynamo` has the other two roads."""
 
 from __future__ import annotations
 

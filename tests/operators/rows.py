@@ -15,10 +15,10 @@ DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "bfloat16", "
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 #: `out` is `out=` of the right sizes and of none, `strided_out` one that is in another order of memory.
 DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors", "wrong", "limits", "layouts")
-ROADS = ("lazy", "eager", "compile")
+ROADS = ("lazy", "eager", "compile", "host")
 
 #: In-place and `out=` forms never reach this package (torch functionalizes them away before), and Dynamo words errors
-#: in its own way, so these are checked on one road or two.
+#: in its own way, so these are checked on one road or two. `host` is `compile` on plain CPU tensors.
 ROADS_OF = {
     "forward": ROADS,
     "backward": ROADS,
