@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import GlobalStateSource
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -214,6 +216,8 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
                 "since eager mode compiles each operator there"
             )
         prepare, traced = background.Jobs(), background.copy_of(gm)
+    if _differentiates_forward():
+        return gm  # derivatives of that kind go through torch's own operators alone
     attention.keep_whole(gm)
     # a graph without gradients that holds a backward pass (`whole_step.py`) is of a training step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
@@ -240,6 +244,14 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if isinstance(prepare, background.Jobs) and prepare.pending:
         return background.Meanwhile(traced, compiled, prepare)
     return compiled
+
+
+def _differentiates_forward() -> bool:
+    """Whether the call that is compiled is within `torch.autograd.forward_ad.dual_level()`, which Dynamo is told to
+    guard: of a function that was compiled outside, the tangents would be lost without a word."""
+    if TracingContext.try_get() is not None:
+        install_guard(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def _options(options: dict[str, Any]) -> _Options:

@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 from helpers import assert_same, check, compiled, counting, to
+from torch.autograd import forward_ad
 
 from openxla_backend import backend
 
@@ -486,3 +487,22 @@ def test_garbage_is_not_collected_while_compiling(monkeypatch):
 def test_a_constant_number_that_vmap_casts(device):
     check(torch.vmap(lambda number: number / 7), torch.randn(3, dtype=torch.float64), device=device)
     check(torch.vmap(lambda number: number / 7), torch.arange(3), device=device)
+
+
+# torch's own decompositions for forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_mode_derivatives_are_not_lost(device, requires_grad):
+    """Neither of what is compiled within the dual level, nor of what was compiled before."""
+    weight = torch.randn(3, 3, dtype=torch.float64)
+    x = torch.randn(2, 3, dtype=torch.float64)
+    there = weight.to(device, copy=True).requires_grad_(requires_grad)
+    fast = compiled(lambda x: (x @ there).sin())
+    expected = (x @ weight).cos() * (torch.ones_like(x) @ weight)
+    fast(x.to(device))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(fast(forward_ad.make_dual(x.to(device), torch.ones_like(x).to(device)))).tangent
+    assert found is not None
+    torch.testing.assert_close(found.detach().cpu(), expected)
+    assert_same(fast(x.to(device)).detach(), (x @ weight).sin(), device)
