@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Elements of all operands and results together up to which a kernel runs on the sizes themselves. More would take a
 #: noticeable part of a millisecond, and wake torch's threads.
-_SMALL = 1 << 13
+_SMALL = 1 << 15
 
 #: What every size is cut to beyond that: equal sizes stay equal, and a window of usual size still fits.
 _CUT = 8
@@ -60,10 +60,7 @@ def _is_checked(func: torch._ops.OpOverload) -> bool:
     """Whether the CPU has a kernel that says what torch refuses, and does nothing else."""
     if func.namespace != "aten" or func._schema.is_mutable or _UNASKED.search(func.name()):
         return False
-    return any(
-        torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), key)
-        for key in ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
-    )
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU")
 
 
 def check(

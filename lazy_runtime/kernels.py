@@ -158,7 +158,7 @@ def empty_strided(
     _strided(layout)
     spec = TensorSpec.of(devices.get(device), dtype or torch.get_default_dtype(), tuple(size), tuple(stride))
     if any(step < 0 for step in spec.stride):
-        spec.meta()  # raises
+        torch.empty_strided(spec.shape, spec.stride, device="cpu")  # raises
     held = storage_size(spec.shape, spec.stride)
     if held <= spec.numel:
         return _filled(spec)
