@@ -51,7 +51,7 @@ _UNSAFE = re.compile(r"batch_norm")
 #: Operators that are never asked. Their CPU kernels take values, such as pivots, offsets, lengths and what a forward
 #: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked.
 _UNASKED = re.compile(
-    r"backward|assert|lu_|ldl_|ctc|embedding_bag|segment|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn"
+    r"backward|assert|lu_solve|lu_unpack|ldl_solve|ctc|embedding_bag|segment|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn"
 )
 
 

@@ -245,7 +245,8 @@ def batch_norm(
     """`aten::batch_norm` in one step: torch's own goes through a choice of backends that costs 15 µs per layer."""
     features = x.shape[1:2]
     vectors = (weight, bias, running_mean, running_var)
-    if not x.numel() or any(vector is not None and vector.shape != features for vector in vectors):
+    lacking = not training and (running_mean is None or running_var is None)  # which ends the process in a CPU kernel
+    if lacking or not x.numel() or any(vector is not None and vector.shape != features for vector in vectors):
         # torch's own implementation says what is wrong, and leaves an empty batch out of the running statistics
         return aten._batch_norm_impl_index(
             x, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled

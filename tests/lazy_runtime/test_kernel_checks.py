@@ -30,6 +30,8 @@ REFUSED = {
     "huber_loss": lambda d: F.huber_loss(floats(3).to(d), floats(3).to(d), delta=-1.0),
     "celu": lambda d: F.celu(floats(3).to(d), 0.0),
     "celu of integers": lambda d: F.celu(integers(3).to(d)),
+    "batch_norm without statistics": lambda d: F.batch_norm(floats(1, 2, 3).to(d), None, None),
+    "lu_factor of integers": lambda d: torch.linalg.lu_factor(integers(3, 3).to(d)),
     "linear of many integers": lambda d: F.linear(integers(100, 300).to(d), floats(400, 300).to(d)),
 }
 
