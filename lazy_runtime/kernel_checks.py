@@ -65,7 +65,7 @@ def _is_checked(func: torch._ops.OpOverload) -> bool:
 
 def check(
     func: torch._ops.OpOverload,
-    call: Callable[[Callable[[TensorSpec], torch.Tensor], Any], None],
+    call: Callable[[Callable[[TensorSpec], torch.Tensor]], Any],
     specs: Sequence[TensorSpec],
 ) -> None:
     """Calls the CPU kernel on stand-ins.
