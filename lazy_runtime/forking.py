@@ -32,7 +32,7 @@ def refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError(
         "Cannot re-initialize xla in a forked subprocess: the parent process has used xla, or a function compiled by "
         "backend='openxla', and XLA's threads stayed there. Use the 'spawn' start method of multiprocessing "
-        "(DataLoader: multiprocessing_context='spawn'), or move tensors to the CPU in the parent and give the child those"
+        "(DataLoader: multiprocessing_context='spawn'), or move tensors to the CPU in the parent, for the child"
     )
 
 
