@@ -107,8 +107,8 @@ TABLE = (
     ),
     Variable(
         "CPU_NUM_DEVICES",
-        "an integer from 1 on",
-        _integer(1),
+        "an integer from 1 to 1024",
+        _integer(1, 1024),
         None,
         "start",
         "How many xla devices to make on the CPU; by default one.",

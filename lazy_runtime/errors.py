@@ -69,6 +69,14 @@ def not_dense(kind: str) -> str:
     )
 
 
+def no_quantized_here(name: str) -> str:
+    """For an operator that gives a quantized tensor in a program of XLA's."""
+    return (
+        f"{name} gives a quantized tensor, which no program of XLA's can hold: keep it out of the compiled function "
+        "(torch.compiler.disable), or use torch.fake_quantize_per_tensor_affine"
+    )
+
+
 def no_sparse_here(func: torch._ops.OpOverload) -> str:
     """For an operator that would give a sparse tensor below functionalization."""
     return (

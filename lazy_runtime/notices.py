@@ -21,6 +21,21 @@ def tell(message: str) -> None:
         _logger.warning("%s", message)
 
 
+def append(path: str, text: str, purpose: str) -> None:
+    """Appends a report to a file. One that cannot be written is told of once, and the program goes on.
+
+    Args:
+        path: of the file, as the user gave it.
+        purpose: what named the file, for the message.
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        tell_once(f"{purpose} {path}", f"{purpose} names {path!r}, which cannot be written ({reason}): nothing is kept")
+
+
 _told: set[str] = set()
 
 

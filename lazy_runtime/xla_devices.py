@@ -209,6 +209,9 @@ def host(torch_device: torch.device) -> Device:
     raise RuntimeError(f"tensors on {torch_device} cannot be shared with XLA: move them to cpu or xla first")
 
 
+#: Torch keeps the number of a device in 8 bits with a sign.
+_MOST = 127
+
 _start_lock = threading.RLock()
 _started = False
 
@@ -219,6 +222,7 @@ def start() -> None:
     Raises:
         NativeError: the C++ part was not built for this torch, and cannot be now.
         RuntimeError: torch_xla is installed, which owns the device.
+        ValueError: there are more devices than torch can number.
     """
     global _started
     if _started:
@@ -237,6 +241,11 @@ def start() -> None:
         if _spmd:
             _stand_for_all()
             devices = devices[:1]
+        if len(devices) > _MOST:
+            raise ValueError(
+                f"{len(devices)} devices: torch numbers at most {_MOST} of a type; set CPU_NUM_DEVICES to fewer, or "
+                "call lazy_runtime.runtime.use_spmd() first, with which xla:0 stands for all"
+            )
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all; a guard
         # that was not there does not know
         backward_in_caller = _autoload.guard_came_late() or bool(guard.xla_guard_count_was_zero())

@@ -197,7 +197,10 @@ class DeviceRun:
     def _start(self, arrays: list[Any], seeds: Sequence[int]) -> list[Any]:
         """The buffers of the results, which may still be computed."""
         arrays = self._in_order(arrays, [value.array for value in self._constants])
-        return self._executable(arrays, (), seeds, self._program.lines)
+        try:
+            return self._executable(arrays, (), seeds, self._program.lines)
+        except jax.errors.JaxRuntimeError as error:
+            raise self._program.meaning(error) from None
 
     def _save(self, arguments: list[Any], seeds: Sequence[int]) -> None:
         """Appends the program to the file of graphs."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._higher_order_ops.effects import with_effects
 
-from lazy_runtime import dispatch, numbering, transfer
+from lazy_runtime import checks, dispatch, errors, numbering, transfer
 from lazy_runtime.dispatch import Trace
 from lazy_runtime.ir import Graph, Handle, Value
 from lazy_runtime.spec import TensorSpec
@@ -20,6 +20,13 @@ from .errors import located, users_line
 from .sizes import Sizes
 
 aten = torch.ops.aten
+
+#: How a quantized tensor comes into being; a program has none that it could have come from.
+_QUANTIZING = frozenset(
+    getattr(packet, overload)
+    for packet in (aten.quantize_per_tensor, aten.quantize_per_tensor_dynamic, aten.quantize_per_channel)
+    for overload in packet.overloads()
+)
 
 #: In the `meta` of a placeholder: the argument's buffer will hold dimension 1 last, whatever its strides say.
 CHANNELS_LAST = "openxla_channels_last"
@@ -117,6 +124,13 @@ class Program(NamedTuple):
         return {output.result for output in self.outputs if output.result is not None} - {
             output.result for output in seen
         }
+
+    def meaning(self, error: Exception) -> Exception:
+        """What the user gets for an error of a run: that of torch's kernel, with the operator and the user's line;
+        the error itself, if it is another one."""
+        lines = {number: line for number, line in enumerate(self.recorded) if line}
+        found = checks.kernel_error(error, self.graph, {**lines, **self.lines})
+        return error if found is None else found.meaning
 
 
 def trace(
@@ -217,6 +231,8 @@ def _interpret(
                 args, kwargs = _of_whole_memory(_whole(node.args[0], environment), *args, **kwargs), {}
             trace.line = users_line(node)
             with located(node):
+                if node.target in _QUANTIZING:
+                    raise NotImplementedError(errors.no_quantized_here(node.target.name()))
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
                     value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
                     recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import torch
 
-from lazy_runtime import compiler, dtypes, metrics, transfer
+from lazy_runtime import checks, compiler, dtypes, metrics, transfer
 from lazy_runtime.spec import TensorSpec
 from lazy_runtime.tensor import make_resizable
 
@@ -42,7 +43,7 @@ class HostRun:
             ]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
-        results, execution = self._executable.start(arrays, (), seeds, program.lines)
+        results, execution = self._start(arrays, seeds)
         metrics.count("ExecuteComputation")
         if execution is not None:
             execution.finish()
@@ -62,6 +63,12 @@ class HostRun:
         arguments.clear()
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
+
+    def _start(self, arrays: list[Any], seeds: Sequence[int]) -> tuple[list[Any], checks.Execution | None]:
+        try:
+            return self._executable.start(arrays, (), seeds, self._program.lines)
+        except jax.errors.JaxRuntimeError as error:
+            raise self._program.meaning(error) from None
 
     def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:
         if number not in self._static:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import environment, lines, lower
+from .. import environment, lines, lower, notices
 from . import reports
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
 
 
 def _append(path: str, text: str) -> None:
-    with _lock, open(path, "a", encoding="utf-8") as file:
-        file.write(text)
+    with _lock:
+        notices.append(path, text, "XLA_SAVE_TENSORS_FILE")

@@ -12,7 +12,7 @@ import sys
 
 import torch._logging._internal as torch_logging
 
-from .. import config, environment
+from .. import config, environment, notices
 
 #: PyTorch/XLA's mark at the beginning of each line.
 PREFIX = "pt-xla-profiler: "
@@ -37,8 +37,7 @@ def write(*lines: str) -> None:
     if path is None:
         sys.stderr.write(text)
     else:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
+        notices.append(path, text, "PT_XLA_DEBUG_FILE")
 
 
 def say(artifact: str, line: str) -> None:

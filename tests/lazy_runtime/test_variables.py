@@ -45,7 +45,8 @@ def test_a_value_that_is_not_legal_is_an_error_that_lists_the_legal_ones(monkeyp
     for name, value, legal in (
         ("XLA_USE_BF16", "maybe", "0, 1, false, true"),
         ("PT_XLA_DEBUG_LEVEL", "3", "0, 1, 2"),
-        ("CPU_NUM_DEVICES", "0", "an integer from 1 on"),
+        ("CPU_NUM_DEVICES", "0", "an integer from 1 to 1024"),
+        ("CPU_NUM_DEVICES", "100000", "an integer from 1 to 1024"),
     ):
         monkeypatch.setenv(name, value)
         with pytest.raises(ValueError, match=f"{name} is '{value}', which is none of its legal values: {legal}"):

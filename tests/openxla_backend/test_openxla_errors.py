@@ -56,3 +56,33 @@ def test_shape_mismatch_is_torchs():
     with pytest.raises(Exception, match=r"size|shape") as raised:
         compiled(lambda x, y: x @ y)(torch.randn(3, 4), torch.randn(3, 4))
     assert "x @ y" in str(raised.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_quantized_tensors_are_refused_by_name(device):
+    def f(x):
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize() + 1  # the line
+
+    with pytest.raises(Exception, match="quantize") as raised:  # torch refuses it on xla itself
+        compiled(f)(torch.rand(3, device=device))
+    if device == "cpu":
+        assert isinstance(raised.value, BackendCompilerFailed)
+        message = str(raised.value)
+        assert "NotImplementedError: aten::quantize_per_tensor gives a quantized tensor" in message
+        assert "torch.compiler.disable" in message
+        assert "# the line" in message
+
+
+def test_a_kernel_that_raises_is_said_with_operator_and_line():
+    library.define("raises(Tensor x) -> Tensor")
+    library.impl("raises", lambda x: torch.linalg.cholesky(x), "CPU")
+    library.impl("raises", lambda x: torch.empty_like(x), "Meta")
+
+    def f(x):
+        return torch.ops.openxla_tests.raises(x + 1)  # the line
+
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError, match="not positive-definite") as raised:
+            compiled(f)(-torch.ones(3, 3).to(device)).cpu()
+        assert "openxla_tests::raises" in str(raised.value)
+        assert "# the line" in str(raised.value)
