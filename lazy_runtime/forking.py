@@ -1,7 +1,8 @@
 """Forks of a process in which jax runs.
 
 A forked child has the memory of jax's client and none of its threads, so whatever it asks of the client never ends. The
-child's first use of xla raises instead, as with CUDA; what it computes on the CPU in torch goes on.
+child's first use of xla raises instead, as with CUDA; what it computes on the CPU in torch goes on, in one thread as in
+torch's DataLoader.
 
 Jax warns at every fork. The workers of torch's `DataLoader` make CPU tensors and never come near xla, so for these
 forks, and no others, the warning is held back.
@@ -16,6 +17,8 @@ import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+import torch
 
 _held = threading.local()
 
@@ -57,6 +60,8 @@ def _after_in_child() -> None:
     _after()
     for function in in_child:
         function()
+    # torch's kernels in XLA's programs have made OpenMP's threads, which the child waits for but does not have
+    torch.set_num_threads(1)
 
 
 def _before() -> None:
