@@ -6,6 +6,7 @@
 # make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make test-threads threads record, sync and read at random against each other: ten minutes
+# make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, warnings that are errors: most of an hour
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
@@ -31,7 +32,7 @@ OPS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-install test-ops test-models test-faults test-threads bench compare gate check clean
+.PHONY: setup test test-install test-ops test-models test-faults test-threads test-hostile bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -56,6 +57,11 @@ test-faults: setup
 
 test-threads: setup
 	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m long tests/lazy_runtime/test_threads.py $(TESTS)
+
+test-hostile: setup
+	$(BIN)/python -m pytest -m "long or not long" tests/hostile tests/lazy_runtime/test_interrupts.py \
+	  tests/lazy_runtime/test_forking.py tests/lazy_runtime/test_queues.py $(TESTS)
+	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m "long or not long" tests/lazy_runtime/test_threads.py $(TESTS)
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)

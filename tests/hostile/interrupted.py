@@ -1,4 +1,5 @@
 """A program that is interrupted at random moments, goes on, and compares with the CPU: `interrupted.py SEED MOMENTS`.
+With `forever` behind them it trains without catching anything, until it is interrupted.
 
 An alarm of the system sends SIGINT, which is what Ctrl-C sends. After each one, what was interrupted is done again, and
 nothing that came before may be lost.
@@ -119,4 +120,8 @@ def main(seed: int, moments: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[3:] == ["forever"]:
+        print("ready", flush=True)
+        for number in range(1000):
+            train(number, "xla", compiled=number % 2 == 1)
     main(int(sys.argv[1]), int(sys.argv[2]))
