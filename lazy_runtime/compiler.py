@@ -27,7 +27,6 @@ from . import (
     metrics,
     programs,
     shared_numbers,
-    tracebacks,
 )
 from .debug import output, reports
 from .distributed import collective_log, job, spanning, watch
@@ -276,8 +275,7 @@ def compile_graph(
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         interrupts.raise_caught()
-        with tracebacks.none():
-            compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
+        compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
     capacity.refuse_program(graph, compiled)
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)

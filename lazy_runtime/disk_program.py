@@ -11,7 +11,7 @@ from jax.experimental import serialize_executable
 from jaxlib import lapack
 from jaxlib.mlir import ir
 
-from . import aten_bridge, dtypes, tracebacks
+from . import aten_bridge, dtypes
 from .disk_key import UncacheableError
 from .disk_store import Entry
 
@@ -59,7 +59,7 @@ def load(entry: Entry, graph: Graph) -> Loaded:
     _prepare(header["custom_calls"])
     arguments = len(graph.leaves) + (graph.floats > 0) + (graph.ints > 0)
     results = len(graph.outputs) + (header["checks"] > 0)
-    with dtypes.x64(), tracebacks.none():
+    with dtypes.x64():
         compiled = serialize_executable.deserialize_and_load(
             entry.payload,
             jax.tree.structure(((0,) * arguments, {})),

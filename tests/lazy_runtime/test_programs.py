@@ -100,7 +100,8 @@ def test_compiled_functions(device):
             assert compiler.count() <= BOUND
     assert alive(Executable)[0] <= BOUND
     torch._dynamo.reset()
-    assert alive(Executable)[0] <= BOUND / 2  # those that made the arguments
+    if device == "cpu":  # jaxlib notes the stack in a program of lazy mode, and Dynamo waits for the end of its code
+        assert alive(Executable)[0] == 0
 
 
 def test_dynamic_sizes():
