@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 
 import pytest
 import torch
@@ -98,30 +97,13 @@ def test_compiled_functions(device):
         for n in expected:
             torch.testing.assert_close(compiled(torch.ones(n, 3, device=device)).cpu(), expected[n])
             assert compiler.count() <= BOUND
-    assert alive(Executable)[0] <= BOUND
-    torch._dynamo.reset()
-    if device == "cpu":  # jaxlib notes the stack in a program of lazy mode, and Dynamo waits for the end of its code
-        assert alive(Executable)[0] == 0
 
 
 def test_dynamic_sizes():
     compiled = torch.compile(function, backend="openxla", dynamic=True)
     for n in range(2, 20):
         torch.testing.assert_close(compiled(torch.ones(n, 3)), function(torch.ones(n, 3)))
-    assert alive(Executable)[0] <= BOUND
-
-
-def test_training_steps_go_with_their_function():
-    compiled = torch.compile(lambda x, weight: function(x @ weight), backend="openxla", dynamic=False)
-    weight = torch.ones(3, 3, device="xla", requires_grad=True)
-    for n in range(2, 14):
-        compiled(torch.ones(n, 3, device="xla"), weight).sum().backward()
-        lazy_runtime.sync()
-    assert 0 < alive(Executable)[0] <= BOUND
-    kept = [weakref.ref(each) for each in compiler._executables.values()]
-    torch._dynamo.reset()
-    alive()
-    assert [each for each in kept if each() is not None] == []
+    assert compiler.count() <= BOUND
 
 
 def test_an_equal_function_keeps_the_program_of_one_that_is_gone():
