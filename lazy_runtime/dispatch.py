@@ -487,6 +487,9 @@ def _check_kernel(func: Any, args: Any, kwargs: Any, outputs: Sequence[TensorSpe
 
 _decomposed: set[tuple] = set()
 
+#: How many calls of decomposed operators are remembered. A program of new sizes at each step would add some for ever.
+_MOST_DECOMPOSED = 1 << 14
+
 
 def _check_decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
     """The same of a call that torch's decomposition serves; once for each such call."""
@@ -499,6 +502,8 @@ def _check_decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str
         return
     if scan.inputs and scan.foreign is None:
         _check_kernel(func, args, kwargs, ())
+    if len(_decomposed) >= _MOST_DECOMPOSED:
+        _decomposed.clear()  # the next call of each is checked again
     _decomposed.add(key)
 
 

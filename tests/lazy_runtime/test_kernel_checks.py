@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lazy_runtime import dispatch
+
 
 def floats(*shape):
     return torch.ones(shape)
@@ -62,14 +64,25 @@ def test_sixteen_bits_that_the_cpu_has_no_kernel_of():
 
 
 def test_random_numbers_are_not_used_up():
-    torch.manual_seed(0)
-    expected = torch.rand(1)
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    x = torch.ones(3, 7, device="xla")
-    torch.bernoulli(x.new_full((3, 7), 0.5), p=0.25)
-    torch.set_rng_state(state)
-    assert torch.equal(torch.rand(1), expected)
+    """A call draws its seed from torch's generator, and the check of a new call draws nothing more."""
+
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(0)
+        torch.bernoulli(torch.full((3, 7, 11), 0.5, device="xla"))
+        return torch.rand(1)
+
+    of_new_call = drawn()
+    assert torch.equal(of_new_call, drawn())
+
+
+def test_calls_of_decomposed_operators_are_forgotten(monkeypatch):
+    monkeypatch.setattr(dispatch, "_MOST_DECOMPOSED", 3)
+    dispatch._decomposed.clear()
+    for size in range(1, 8):
+        torch.celu(torch.ones(size, device="xla"))
+        assert 0 < len(dispatch._decomposed) <= 3
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        torch.celu(torch.ones(2, device="xla"), 0.0)
 
 
 def test_what_is_not_refused():
