@@ -6,7 +6,9 @@
 # make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make test-threads threads record, sync and read at random against each other: ten minutes
-# make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, warnings that are errors: most of an hour
+# make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, a locale of decimal commas, too little
+#                    memory, warnings that are errors: most of an hour
+# make sanitize the native part by gcc and clang at -O1 to -O3, and under ASan, UBSan and TSan: an hour   (VARIANTS=address)
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
@@ -29,10 +31,12 @@ COMPARE ?=
 TESTS ?=
 WORKERS ?= 2
 OPS ?=
+VARIANTS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-install test-ops test-models test-faults test-threads test-hostile bench compare gate check clean
+.PHONY: setup test test-install test-ops test-models test-gradients test-faults test-threads test-hostile sanitize \
+  bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -60,8 +64,13 @@ test-threads: setup
 
 test-hostile: setup
 	$(BIN)/python -m pytest -m "long or not long" tests/hostile tests/lazy_runtime/test_interrupts.py \
-	  tests/lazy_runtime/test_forking.py tests/lazy_runtime/test_queues.py $(TESTS)
+	  tests/lazy_runtime/test_forking.py tests/lazy_runtime/test_queues.py \
+	  tests/lazy_runtime/test_capacity.py tests/lazy_runtime/test_execute.py $(TESTS)
+	$(BIN)/python -m pytest tests/lazy_runtime/test_aten_bridge.py -k locale
 	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m "long or not long" tests/lazy_runtime/test_threads.py $(TESTS)
+
+sanitize: setup
+	$(BIN)/python -m tests.sanitize $(addprefix --variants=,$(VARIANTS))
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)

@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def compile_library(source: Path, target: Path, includes: list[Path], libraries:
         "-fPIC",
         "-shared",
         "-std=c++20",
+        *shlex.split(os.environ.get("CXXFLAGS", "")),
         *(f"-I{path}" for path in includes),
         str(source),
         "-o",

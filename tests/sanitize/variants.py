@@ -1,0 +1,101 @@
+"""How the native part is built beside the way that users have it: other compilers and levels, and sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: The tests of the C++ part: what writes, what records, the bridge, and each kernel.
+NATIVE = (
+    "tests/lazy_runtime/native",
+    "tests/lazy_runtime/test_aten_bridge.py",
+    "tests/lazy_runtime/test_recording.py",
+    *(
+        f"tests/lazy_runtime/ops/test_{kernel}.py"
+        for kernel in (
+            "attention_native",
+            "batch_statistics",
+            "depthwise_gradient",
+            "direct",
+            "few_rows",
+            "outer_products",
+            "winograd",
+            "winograd_gradient",
+        )
+    ),
+)
+
+#: The tests of what several threads enter: recording, and the bridge with its thread for kernels.
+THREADED = ("tests/lazy_runtime/test_aten_bridge.py", "tests/lazy_runtime/test_recording.py")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to build and test.
+
+    Attributes:
+        compilers: commands to look for; the first that is there is taken.
+        flags: what follows the build's own flags.
+        runtime: name of the sanitizer's library, which must be loaded before Python.
+        tests: what is run.
+        environment: variables of the tests' process.
+        wanted: the libraries that are built with the flags; all of them if none is named.
+    """
+
+    compilers: tuple[str, ...]
+    flags: str
+    runtime: str | None = None
+    tests: tuple[str, ...] = NATIVE
+    environment: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+
+    def compiler(self) -> str:
+        """The compiler's command.
+
+        Raises:
+            RuntimeError: none is installed.
+        """
+        found = next((name for name in self.compilers if shutil.which(name)), None)
+        if found is None:
+            raise RuntimeError(f"none of {', '.join(self.compilers)} is installed: install one of them")
+        return found
+
+    def preloaded(self) -> str:
+        """Paths of what is loaded before Python; empty without a sanitizer. Exceptions of libraries that bring C++'s
+        own along are caught only if that is there first."""
+        names = (self.runtime, "libstdc++.so.6") if self.runtime else ()
+        return " ".join(map(self._path, names))
+
+    def _path(self, name: str) -> str:
+        command = [self.compiler(), f"-print-file-name={name}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+_CLANG = ("clang++", *(f"clang++-{version}" for version in range(22, 14, -1)))
+_TRACES = "-g1 -fno-omit-frame-pointer"
+
+VARIANTS = {
+    **{f"gcc-O{level}": Variant(("g++",), f"-O{level}") for level in (1, 2, 3)},
+    **{f"clang-O{level}": Variant(_CLANG, f"-O{level}") for level in (1, 2, 3)},
+    # Python leaks by design, and torch's and jaxlib's containers are not annotated.
+    "address": Variant(
+        ("g++",),
+        f"-O1 {_TRACES} -fsanitize=address -fsanitize=undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined",
+        runtime="libasan.so",
+        environment={
+            "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0:alloc_dealloc_mismatch=0",
+            "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+        },
+    ),
+    # The kernels are left out: the sanitizer knows nothing of OpenMP's barriers, which are not built for it.
+    "thread": Variant(
+        ("g++",),
+        f"-O1 {_TRACES} -fsanitize=thread",
+        runtime="libtsan.so",
+        tests=THREADED,
+        environment={"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"},
+        wanted=("bridge", "recording", "tensors"),
+    ),
+}
