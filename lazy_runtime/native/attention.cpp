@@ -97,7 +97,8 @@ struct Added {
     } else if (count < lanes) {
       for (int64_t lane = 0; lane < count; ++lane) x[lane] += at(column + lane);
     } else if (narrow) {
-      const auto& halves = *reinterpret_cast<const Halves*>(static_cast<const BFloat16*>(row) + column);
+      Halves halves;  // a copy: through a reference clang takes them for aligned
+      std::memcpy(&halves, static_cast<const BFloat16*>(row) + column, sizeof(halves));
       Integers bits = __builtin_convertvector(halves, Integers) << 16;
       x += reinterpret_cast<Vector&>(bits);
     } else {

@@ -43,7 +43,8 @@ def prepare(variant: Variant, folder: Path) -> None:
 def test(variant: Variant, folder: Path) -> bool:
     """Runs the variant's tests in its folder; what they print is printed. Returns whether all passed."""
     environment = {**os.environ, **variant.environment, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *variant.tests]
+    # what a sanitizer writes as it ends the process would be lost with a file of pytest's
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--capture=sys", "-p", "no:cacheprovider", *variant.tests]
     if variant.runtime:
         environment["LD_PRELOAD"] = variant.preloaded()
         command = ["setarch", "-R", *command]  # a sanitizer wants its addresses where nothing else is put at random
