@@ -33,6 +33,8 @@ def guard(gm: torch.fx.GraphModule, examples: Sequence[Any], metadata: Any) -> N
     inputs = []  # (number, source, example)
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         example, source = examples[number], getattr(node, "_dynamo_source", None)
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
+            continue  # a Python number, which a guard does not see as the tensor that the graph gets
         if isinstance(example, torch.Tensor) and example.layout is torch.strided and source is not None:
             inputs.append((number, source, example))
     known = context.guards_context.dynamo_guards

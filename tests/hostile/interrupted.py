@@ -95,6 +95,7 @@ def main(seed: int, moments: int) -> None:
         began = time.perf_counter()
         function(1)
         took[name] = time.perf_counter() - began
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     interrupted = 0
     for number in range(moments):

@@ -14,6 +14,14 @@ import lazy_runtime
 from lazy_runtime import compiler, execute, interrupts
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Python's own handler: a test run in the background may have been started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt():
     signal.raise_signal(signal.SIGINT)
 

@@ -81,12 +81,13 @@ def test_those_that_were_not_run_for_longest_go_first():
 
 
 def test_operators_of_eager_mode_are_bounded():
+    others = alive(Executable)[0]  # functions that other tests have compiled
     with eager_mode_context(True):
         for n in range(2, 20):
             lazily(n).cpu()
     assert compiler.count() <= BOUND
     compiling.clear()
-    assert alive(Executable)[0] <= BOUND
+    assert alive(Executable)[0] <= others + BOUND
 
 
 @pytest.mark.parametrize("device", ["cpu", "xla"])

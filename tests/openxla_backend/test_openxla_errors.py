@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import compiled
 from torch._dynamo.exc import BackendCompilerFailed
-from torch.nn.attention.flex_attention import flex_attention
+from torch._higher_order_ops.strict_mode import strict_mode
 
 library = torch.library.Library("openxla_tests", "DEF")
 library.define("nameless(Tensor x) -> Tensor")
@@ -37,10 +37,10 @@ def test_suppressed_errors_fall_back_to_eager():
 
 def test_higher_order_operator():
     def f(x):
-        return flex_attention(x, x, x, score_mod=lambda score, batch, head, row, column: score + row)
+        return strict_mode(lambda x: x + 1, (x,))
 
-    with pytest.raises(BackendCompilerFailed, match=r"higher-order operator flex_attention is not supp.*\n.*in f"):
-        compiled(f)(torch.randn(1, 2, 16, 8))
+    with pytest.raises(BackendCompilerFailed, match=r"higher-order operator strict_mode is not supp.*\n.*in f"):
+        compiled(f)(torch.randn(3))
 
 
 @pytest.mark.parametrize(
