@@ -49,8 +49,8 @@ _VALUES = re.compile(
 _UNSAFE = re.compile(r"batch_norm")
 
 #: Operators that are never asked. Their CPU kernels take values, such as pivots, offsets, lengths and what a forward
-#: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked. `histc` takes integers on
-#: CUDA, and here, and not on the CPU.
+#: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked.
+#: `histc` takes integers on CUDA, and here, and not on the CPU.
 _UNASKED = re.compile(
     r"backward|assert|lu_solve|lu_unpack|ldl_solve|ctc|embedding_bag|segment|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn"
     r"|histc"

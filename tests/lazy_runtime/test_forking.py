@@ -84,7 +84,8 @@ CHILDREN = """
             try:
                 print(name, function(), flush=True)
             except RuntimeError as error:
-                print(name, "|", str(error)[:46], flush=True)
+                found = "Cannot re-initialize xla in a forked subprocess" in str(error)  # Dynamo may wrap it
+                print(name, "|", "told" if found else repr(error), flush=True)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     print("parent", (y - x).sum().item(), on_host(fresh).shape)
@@ -95,7 +96,7 @@ def test_a_child_that_uses_xla_is_told(fresh_process):
     printed = fresh_process(CHILDREN).splitlines()
     assert printed[-2:] == ["train True", "parent 6.0 torch.Size([4])"]
     assert len(printed) == 14
-    assert {line.split("|")[1] for line in printed[:-2]} == {" Cannot re-initialize xla in a forked subprocess:"[:47]}
+    assert {line.split("|")[1] for line in printed[:-2]} == {" told"}
 
 
 def test_a_worker_that_uses_xla_is_told(fresh_process):
