@@ -154,7 +154,8 @@ def test_a_copied_storage_is_on_the_cpu():
 
 
 def test_safetensors(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch", reason="of the benchmarks' requirements")
+    import safetensors.torch as safetensors
+
     model, file = Tied().to("xla"), tmp_path / "model.safetensors"
     safetensors.save_model(model, file)
     for device in ("xla", "cpu"):
