@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import trace_rules
 from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
-import lazy_runtime
-from lazy_runtime import device_module, module_moves
+from lazy_runtime import device_module
 
+from . import traced_files
 from .optimizers import count_on_device
 from .recurrent_layers import trace_layers
 from .whole_step import trace_steps
@@ -27,12 +25,8 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     Args:
         backends: the functions that Dynamo calls with a graph.
     """
-    # An operator on an xla tensor that runs between two compiled graphs is Python code of these packages, which Dynamo
-    # would compile as if it were the user's.
-    _skip_packages()
+    traced_files.register()
     _trace_collectives()
-    _trace_shardings()
-    _trace_exchanged()
     _index_devices()
     _infer_uniques()
     _keep_linalg_checks()
@@ -42,39 +36,12 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
 
 
 @functools.cache
-def _skip_packages() -> None:
-    for package in ("lazy_runtime", "openxla_backend", "jax", "jaxlib"):
-        trace_rules.add(package)
-    # what stands around `Module._apply` leaves a traced move to torch
-    trace_rules.get_mod_inlinelist().add(Path(module_moves.__file__).as_posix())
-
-
-@functools.cache
 def _trace_collectives() -> None:
     """A collective is one operator of a graph: Dynamo needs not look into the function that records it."""
     from lazy_runtime.core import collectives
 
     for function in collectives.TRACED:
         torch.compiler.allow_in_graph(function)
-
-
-@functools.cache
-def _trace_shardings() -> None:
-    """What shards a tensor within a compiled function is Python code around one operator, and a wrapped module's
-    `forward` is the user's."""
-    root = Path(lazy_runtime.__file__).parent
-    for module in ("mesh.py", "xla_sharding.py"):
-        trace_rules.get_mod_inlinelist().add((root / "distributed" / "spmd" / module).as_posix())
-    wrapper = root / "experimental" / "spmd_fully_sharded_data_parallel.py"
-    trace_rules.get_legacy_mod_inlinelist().add(wrapper.as_posix())
-
-
-@functools.cache
-def _trace_exchanged() -> None:
-    """What torch's functions call of ours on xla is traced as torch's own functions are."""
-    root = Path(lazy_runtime.__file__).parent
-    for module in ("adam.py", "flex_attention.py"):
-        trace_rules.get_mod_inlinelist().add((root / module).as_posix())
 
 
 @functools.cache
