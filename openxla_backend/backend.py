@@ -25,7 +25,7 @@ from lazy_runtime import _autoload, interrupts
 
 from . import attention, background, checkpoints, overlap, parameters, registration, whole_step
 from .background import Prepare
-from .compiled import CompiledGraph
+from .compiled import CompiledGraph, reset
 from .overwritten_inputs import save_as_read
 
 
@@ -307,4 +307,6 @@ def _deprecated(name: str) -> None:
 
 # torch knows a backend that is given as a function by this name, and then does for it what it does for its own
 openxla.compiler_name = "openxla"  # type: ignore[attr-defined]
+for _each in (openxla, torchxla_trace_once, aot_torchxla_trace_once):
+    _each.reset = reset  # type: ignore[attr-defined]
 registration.register((openxla, torchxla_trace_once, aot_torchxla_trace_once))

@@ -22,6 +22,18 @@ from .host import HostRun
 
 Run = Callable[[list[Any]], list[Any]]
 
+_living: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+
+
+def reset() -> None:
+    """Lets go of the programs of all compiled graphs: `torch._dynamo.reset()` calls it.
+
+    Dynamo itself keeps many a graph alive, under a global name of the user's module. A graph that is called all the
+    same, as a backward pass of before the reset, is compiled again.
+    """
+    for graph in list(_living):
+        graph.forget_programs()
+
 
 class CompiledGraph:
     """A callable with AOTAutograd's boxed convention: it takes one list of arguments and empties it.
@@ -64,6 +76,11 @@ class CompiledGraph:
         self._sized = [i for i, example in enumerate(examples) if _is_symbolic(example)]
         self._programs: dict[tuple, Run] = {}
         self._lock = threading.Lock()
+        _living.add(self)
+
+    def forget_programs(self) -> None:
+        """Lets go of all programs that it was compiled to."""
+        self._programs.clear()
 
     @property
     def is_dynamic(self) -> bool:

@@ -13,6 +13,8 @@ from lazy_runtime.compiler import Executable
 from lazy_runtime.debug import compiling
 from lazy_runtime.experimental import eager_mode_context
 from lazy_runtime.ir import Call
+from openxla_backend.device import DeviceRun
+from openxla_backend.host import HostRun
 
 # torch 2.13's register of the code that Dynamo made raises KeyError where that code dies after a reset
 pytestmark = pytest.mark.filterwarnings(
@@ -119,3 +121,54 @@ def test_an_equal_function_keeps_the_program_of_one_that_is_gone():
     alive()
     assert second(x).tolist() == [[4] * 3] * 4
     assert metrics.value("UncachedCompile") == 1
+
+
+def in_parts(x):
+    y = x * 3
+    torch._dynamo.graph_break()
+    return y.cos()
+
+
+def a_step():
+    model = torch.nn.Linear(3, 2, device="xla")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+KINDS = {
+    "xla": (lambda: function, "xla"),
+    "xla, parts": (lambda: in_parts, "xla"),
+    "xla, step": (a_step, "xla"),
+    "cpu": (lambda: function, "cpu"),
+    "cpu, parts": (lambda: in_parts, "cpu"),
+}
+
+
+@pytest.mark.parametrize(("make", "device"), KINDS.values(), ids=KINDS)
+def test_nothing_outlives_a_reset(make, device):
+    """Dynamo keeps graphs of what was compiled under global names of this module."""
+    called = torch.compile(make(), backend="openxla")
+    for _ in range(2):
+        called(torch.ones(4, 3, device=device)).cpu()
+    assert sum(alive(DeviceRun, HostRun)) > 0
+    torch._dynamo.reset()
+    assert alive(DeviceRun, HostRun) == [0, 0]
+    assert called(torch.ones(4, 3, device=device)).cpu().isfinite().all()
+
+
+def test_a_backward_pass_of_before_a_reset():
+    x = torch.ones(4, 3, device="xla", requires_grad=True)
+    y = torch.compile(function, backend="openxla")(x).sum()
+    torch._dynamo.reset()
+    y.backward()
+    expected = torch.ones(4, 3, requires_grad=True)
+    function(expected).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), expected.grad)
