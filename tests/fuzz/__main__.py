@@ -46,13 +46,13 @@ def main() -> int:
         campaign = Campaign(fuzzer, roads, progress)
 
         def work() -> None:
-            workers = Worker(options.fuzzer), Worker(options.fuzzer, flags="")
+            workers = quick, full = Worker(options.fuzzer), Worker(options.fuzzer, flags="")
             with contextlib.ExitStack() as stack, contextlib.suppress(queue.Empty):
                 for worker in workers:
                     stack.callback(worker.close)
                 while True:
                     number, count = chunks.get_nowait()
-                    campaign.run(number, count, workers[number % FULL == 0])
+                    campaign.run(number, count, full if number % FULL == 0 else quick, full)
 
         with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
             for task in [pool.submit(work) for _ in range(options.workers)]:
@@ -60,6 +60,8 @@ def main() -> int:
     print(f"{campaign.programs} programs, {campaign.failures} differ, in {len(campaign.found)} ways")
     if campaign.torchs:
         print(f"{campaign.torchs} more differ where torch is wrong, as finite differences or its own compiler show")
+    if campaign.unoptimized:
+        print(f"{campaign.unoptimized} more differ only where LLVM optimizes nothing")
     return 1 if campaign.failures or campaign.programs < options.programs else 0
 
 

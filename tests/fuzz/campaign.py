@@ -23,6 +23,7 @@ class Campaign:
         programs: how many were run.
         failures: how many of them differed.
         torchs: how many differed where the fault is torch's own.
+        unoptimized: how many differed where LLVM optimizes nothing, and not where it does.
         found: the shrunk ones, by what they say.
     """
 
@@ -31,14 +32,21 @@ class Campaign:
         self.programs = 0
         self.failures = 0
         self.torchs = 0
+        self.unoptimized = 0
         self.found: dict[tuple, Any] = {}
         self._fuzzer = fuzzer
         self._seen: set[str] = set()
         self._progress = progress
         self._lock = threading.Lock()
 
-    def run(self, seed: int, count: int, worker: Worker) -> None:
-        """Programs of one seed."""
+    def run(self, seed: int, count: int, worker: Worker, judge: Worker) -> None:
+        """Programs of one seed.
+
+        Args:
+            judge: has LLVM optimize as it does for users, who see a difference only if it is there too. Without that,
+                LLVM makes one operation of a product and a sum in one copy of them and two in another, so that a number
+                need not equal its own maximum.
+        """
         programs = worker.generate(seed, count)
         if isinstance(programs, Difference):
             self.failures += 1
@@ -46,12 +54,22 @@ class Campaign:
             return
         for number, program in enumerate(programs):
             difference = worker.check(program, self.roads)
+            if difference is not None and difference.road != "process" and worker is not judge:
+                difference = self._judged(program, difference, judge)
             if difference is not None:
                 difference = difference._replace(text=f"{difference.text}\n    # program {number} of seed {seed}")
-                self._failed(program, difference, worker)
+                self._failed(program, difference, worker if difference.road == "process" else judge)
             with self._lock:
                 self.programs += 1
                 self._progress.update()
+
+    def _judged(self, program: Any, difference: Difference, judge: Worker) -> Difference | None:
+        found = judge.check(program, self.roads)
+        if found is None:
+            with self._lock:
+                self.unoptimized += 1
+                self._progress.write(f"    # only without optimizations: {difference}\n", file=sys.stdout)
+        return found
 
     def _failed(self, program: Any, difference: Difference, worker: Worker) -> None:
         with self._lock:

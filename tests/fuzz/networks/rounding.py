@@ -27,6 +27,11 @@ _EXACT = frozenset(
 )
 
 
+#: What subtracts a mean: an implementation that multiplies before it subtracts leaves rounding where another has zeros.
+#: They give the inverse of the deviation as their third result.
+_CENTERING = frozenset(["native_batch_norm", "_native_batch_norm_legit", "native_group_norm", "native_layer_norm"])
+
+
 class Rounding(TorchDispatchMode):
     """Moves what each operator computes by -1, 0 or 1 units in the last place, backward and in the optimizer as well.
 
@@ -34,18 +39,23 @@ class Rounding(TorchDispatchMode):
         seed: of how they are moved.
         keeps_ties: whether equal results of one operator are moved alike. Those of equal operands are equal in any
             implementation; those of other operands need not be.
+        gives_zeros: whether a difference of equal numbers is 0, not what rounding left of it.
     """
 
-    def __init__(self, seed: int, keeps_ties: bool):
+    def __init__(self, seed: int, keeps_ties: bool, gives_zeros: bool = False):
         super().__init__()
         self._seed = seed
         self._keeps_ties = keeps_ties
+        self._gives_zeros = gives_zeros
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
+        if name in _CENTERING and found[0].dtype in _BITS and found[0].numel() and found[2].numel():
+            self._seed += 1
+            _blur(found[0], args[0].detach().abs().amax() * found[2].amax(), self._seed, self._gives_zeros)
         if name not in _EXACT and all(each.alias_info is None for each in func._schema.returns):
             for x in found if isinstance(found, (tuple, list)) else (found,):
                 if isinstance(x, torch.Tensor) and x.dtype in _BITS:
@@ -54,11 +64,25 @@ class Rounding(TorchDispatchMode):
         return found
 
 
+def _blur(x: torch.Tensor, scale: torch.Tensor, seed: int, gives_zeros: bool) -> None:
+    """Rounds as numbers of a scale are rounded, to 0 too, or adds such rounding. Equal elements stay equal."""
+    x = x.detach()
+    unit = scale * torch.finfo(x.dtype).eps
+    if gives_zeros:
+        x.copy_(torch.where(unit > 0, (x / unit).round() * unit, x))
+    else:
+        x.add_(_steps(x.view(_BITS[x.dtype]).long() ^ seed) * unit)
+
+
 def _move(x: torch.Tensor, seed: int, keeps_ties: bool) -> None:
     bits = x.detach().view(_BITS[x.dtype])
     mixed = bits.long() ^ seed
     if not keeps_ties:
         mixed = mixed + torch.arange(x.numel(), dtype=torch.int64).reshape(x.shape) * 7919
+    bits.add_((_steps(mixed) * (x.isfinite() & (x != 0))).to(bits.dtype))
+
+
+def _steps(mixed: torch.Tensor) -> torch.Tensor:
+    """-1, 0 or 1 for each number."""
     mixed = mixed * 0x9E3779B1  # a multiplicative hash: neighbours are far apart
-    steps = (mixed >> 17).remainder(3) - 1
-    bits.add_((steps * (x.isfinite() & (x != 0))).to(bits.dtype))
+    return (mixed >> 17).remainder(3) - 1
