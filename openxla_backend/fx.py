@@ -240,7 +240,7 @@ def _interpret(
                     value = args[1]
                     recorded.exchanged[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
                 else:
-                    value = _call(node, args, kwargs)
+                    value = _with_traced_strides(_call(node, args, kwargs), node, sizes)
             environment[node] = value
         elif node.op == "output":
             (nodes,) = node.args
@@ -279,6 +279,27 @@ def _of_whole_memory(
 
 
 _is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
+    """A result with the strides that the graph was made for, on which its views rely. Those that the operator's meta
+    kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example."""
+    if not isinstance(value, XLATensor) or node.target in _WRONG_STRIDES:
+        return value
+    own = value.spec
+    stride = _spec_like(own, node.meta.get("val"), sizes).stride
+    if stride == own.stride:
+        return value
+    return make(value.handle, TensorSpec.of(own.device, own.dtype, own.shape, stride, own.offset))
+
+
+def _spec_like(spec: TensorSpec, fake: Any, sizes: Sizes) -> TensorSpec:
+    """The spec with the strides and the offset of a fake tensor, where there is one and they are known."""
+    if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+        stride, offset = sizes.ints(fake.stride()), sizes.ints([fake.storage_offset()])
+        if stride is not None and offset is not None:
+            return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
+    return spec
 
 
 def _strides(node: torch.fx.Node, sizes: Sizes, argument: torch.Tensor) -> tuple[int, ...]:
@@ -398,12 +419,7 @@ class _Outputs:
 
     def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
         """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
-        spec = value.spec
-        if isinstance(fake, torch.Tensor):
-            stride, offset = self._sizes.ints(fake.stride()), self._sizes.ints([fake.storage_offset()])
-            if stride is not None and offset is not None:
-                return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
-        return spec
+        return _spec_like(value.spec, fake, self._sizes)
 
 
 #: Operators whose meta kernels give other strides than the CPU's (torch 2.13); those that are inferred here are right.

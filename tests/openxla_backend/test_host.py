@@ -1,5 +1,6 @@
 """Plain CPU tensors: in their own memory where XLA can use it, right everywhere else."""
 
+import copy
 import gc
 import sys
 import weakref
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_same, compiled
+from torch import nn
 
 from lazy_runtime import dtypes
 from openxla_backend import dlpack, host
@@ -242,3 +244,47 @@ def test_an_empty_out_inside_of_a_function(device):
 
     x = torch.arange(4.0)
     assert_same(compiled(function)(x.to(device)), function(x), device)
+
+
+#: Operators of images of which torch's CPU kernels keep the order of dimensions, and its meta kernels may not.
+OF_IMAGES = {
+    "conv2d": lambda: nn.Conv2d(8, 8, 3, 1, 1),
+    "depthwise": lambda: nn.Conv2d(8, 8, 3, 1, 1, groups=8),
+    "conv_transpose2d": lambda: nn.ConvTranspose2d(8, 8, 3, 1, 1),
+    "max_pool": lambda: nn.MaxPool2d(3, 1, 1),
+    "avg_pool": lambda: nn.AvgPool2d(3, 1, 1),
+    "adaptive": lambda: nn.AdaptiveAvgPool2d(4),
+    "upsample": lambda: nn.Upsample(size=4, mode="bilinear"),
+    "batch_norm": lambda: nn.BatchNorm2d(8),
+    "group_norm": lambda: nn.GroupNorm(2, 8),
+    "dropout": lambda: nn.Dropout2d(0.0),
+}
+
+
+class BetweenTransposes(nn.Module):
+    """A token mixer: what follows the transpose views the result's memory."""
+
+    def __init__(self, mixer: nn.Module):
+        super().__init__()
+        self.first, self.mixer, self.last = nn.Linear(8, 8), mixer, nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.first(x).transpose(1, 2).view(-1, 8, 4, 4)
+        x = self.mixer(x).flatten(2).transpose(1, 2)
+        return self.last(torch.nn.functional.gelu(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mixer", OF_IMAGES)
+def test_images_between_transposes(mixer, dtype):
+    torch.manual_seed(0)
+    model = BetweenTransposes(OF_IMAGES[mixer]()).to(dtype)
+    found = copy.deepcopy(model)
+    fast = compiled(found)
+    x = torch.randn(2, 16, 8, dtype=dtype)
+    for each in (model, fast):
+        each(x).square().sum().backward()
+    tolerance = {} if dtype is torch.float64 else {"rtol": 1e-4, "atol": 1e-5}  # a convolution's sums of 72 numbers
+    torch.testing.assert_close(fast(x), model(x), **tolerance)
+    for ours, expected in zip(found.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, expected.grad, **tolerance)
