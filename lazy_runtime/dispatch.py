@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from . import (
@@ -552,6 +553,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 
     Raises:
         RuntimeError: torch's own, for any other mixture of devices.
+        AssertionError: torch's own, for a fake tensor.
         NotImplementedError: a tensor is sparse.
     """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -562,6 +564,8 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
             return [move(item, name) for item in arg]
         if not isinstance(arg, torch.Tensor) or isinstance(arg, XLATensor):
             return arg
+        if isinstance(arg, FakeTensor):
+            raise AssertionError(errors.fake_beside_real(operator.overload))
         if arg.device.type == "cpu" and (arg.dim() == 0 or name in operator.host_inputs):
             return transfer.to_device(arg, device)
         decompose.check_devices(operator.overload, tensors, {})

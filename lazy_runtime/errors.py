@@ -19,6 +19,14 @@ def device_mismatch(first: torch.device, second: torch.device) -> str:
     return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
 
 
+def fake_beside_real(func: torch._ops.OpOverload) -> str:
+    """For a tensor without data, of a `FakeTensorMode`, beside an xla tensor."""
+    return (
+        f"Please convert all Tensors to FakeTensors first (`mode.from_tensor(x)`): {func.name()} got an xla tensor "
+        "that has data, and fake ones that have none"
+    )
+
+
 def type_name(dtype: torch.dtype) -> str:
     """What torch's C++ calls a dtype in its messages: `Float`, `Long`, `Byte`."""
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")

@@ -23,8 +23,10 @@ from . import (
     execute,
     flex_attention,
     fused_optimizers,
+    jit_tracing,
     memory,
     native,
+    proxy_tracing,
     queues,
     recurrent,
     sparse,
@@ -88,11 +90,13 @@ def register() -> None:
     views.register(_library)
     memory.register(_library)
     composites.register(_library)
+    jit_tracing.register(_library)
     attention.register(_library)
     recurrent.register(_library)
     fused_optimizers.register(_library)
     adam.register()
     flex_attention.register()
+    proxy_tracing.install()
     autocast.register()
     _library.impl("batch_norm", batch_norm, "AutogradXLA")
     _library.impl("native_batch_norm", native_batch_norm, "AutogradXLA")
@@ -177,7 +181,7 @@ def _filled(spec: TensorSpec) -> torch.Tensor:
     options = {"dtype": spec.dtype, "device": spec.torch_device}
     element = uninitialized.value(spec.dtype)
     made = dispatch.record(registry.table[aten.full.default], (list(spec.shape), element), options)
-    return to_user(make(made.handle, spec))
+    return jit_tracing.traceable(to_user(make(made.handle, spec)))
 
 
 def _factory_kernel(name: str) -> Any:
@@ -189,7 +193,7 @@ def _factory_kernel(name: str) -> Any:
         kwargs["device"] = devices.get(kwargs.get("device")).torch_device
         kwargs.pop("pin_memory", None)
         _strided(kwargs.pop("layout", None))
-        return to_user(dispatch.dispatch(XLATensor, target, (), args, kwargs))
+        return jit_tracing.traceable(to_user(dispatch.dispatch(XLATensor, target, (), args, kwargs)))
 
     return kernel
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import views
+from . import proxy_tracing, views
 from .spec import contiguous_strides
 
 aten = torch.ops.aten
@@ -66,6 +66,8 @@ def resize_(tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_form
         RuntimeError: the tensor requires a gradient.
         NotImplementedError: the memory would have to grow, and other tensors share it.
     """
+    if not views.has_memory(tensor) or proxy_tracing.is_tracing():
+        return aten.resize_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, memory_format=memory_format)
     if tensor.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
     size = tuple(size)

@@ -22,11 +22,13 @@ class _Move:
         function: that function.
         _buffers: moved buffers by the identity of what they were, along with that, so that it stays alive. Buffers
             that several modules share stay shared; the old ones keep their device, as on CUDA.
+        script_parameters: the identities of a script module's parameters, which may be tensors of no other class.
     """
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]):
         self.function = function
         self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.script_parameters: set[int] = set()
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         known = self._buffers.get(id(tensor))
@@ -35,7 +37,7 @@ class _Move:
         moved = self.function(tensor)
         if not _crosses(tensor, moved):
             return moved
-        if not isinstance(tensor, torch.nn.Parameter):
+        if not isinstance(tensor, torch.nn.Parameter) and id(tensor) not in self.script_parameters:
             self._buffers[id(tensor)] = tensor, moved
             return moved
         grad = tensor.grad
@@ -117,6 +119,7 @@ def _applying(torchs: Callable[..., Any]) -> Callable[..., Any]:
         elif type(fn) is not _Move:
             fn = _Move(fn)
         slots = list(self._parameters.items()) if isinstance(self, torch.jit.ScriptModule) else ()
+        fn.script_parameters = {id(parameter) for _, parameter in slots}
         try:
             moved = torchs(self, fn, *args, **kwargs)
         except _Unmovable as error:

@@ -16,9 +16,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .ops import registry
+from .tensor import XLATensor
 
 _torch: Any = torch
 _KEYS = torch._C.DispatchKey
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -30,6 +32,10 @@ def functionalize(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) ->
     leaves = pytree.tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and _torch._is_functional_tensor(leaf) for leaf in leaves):
         with torch._C._SetExcludeDispatchKeyGuard(_KEYS.Functionalize, False):
+            return overload(*args, **kwargs)
+    if _is_excluded(_KEYS.Python) and any(type(leaf) is XLATensor for leaf in leaves):
+        # torch's `no_dispatch`, by which it means to pass over modes and subclasses of others
+        with torch._C._SetExcludeDispatchKeyGuard(_KEYS.Python, False):
             return overload(*args, **kwargs)
     if overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd):
         return overload._op_dk(_KEYS.CompositeExplicitAutograd, *args, **kwargs)

@@ -159,6 +159,12 @@ void check_inplace(const Tensor& tensor) {
   torch::autograd::check_inplace(tensor, at::GradMode::is_enabled() && tensor.requires_grad());
 }
 
+// Gives a tensor that nobody has seen yet a count of writes of its own, instead of that of its value. Of one that shares
+// its count, torch's factories in C++ return a copy, which `torch.jit.trace` does not know.
+void own_version(const Tensor& tensor) {
+  if (!tensor.is_inference()) torch::autograd::impl::set_version_counter(tensor, c10::VariableVersion(0));
+}
+
 // What an operator writes to, as it was before.
 struct Target {
   Tensor tensor;
@@ -459,13 +465,16 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     stack->emplace_back(operands[0].tensor);
     return;
   }
+  // `make_fx`, for which functionalization waits, traces the operator as it was called, and nothing else. It raises
+  // what its own calls find wrong (`proxy_tracing.py`).
+  const bool is_traced = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Functionalize);
   if (is_multi_tensor(op)) {  // of all tensors, before anything else of one
     for (const size_t number : written) torch::autograd::check_inplace(operands[number].tensor, requires_grad);
     for (const size_t number : written) refuse_conjugate(op, operands[number].tensor);
   }
   for (const size_t number : written) {
     if (in_place) torch::autograd::check_inplace(operands[number].tensor, requires_grad);  // torch says this first
-    if (only_looks || sparse) continue;  // a kernel for sparse tensors refuses what it does not take
+    if (only_looks || sparse || is_traced) continue;  // a kernel for sparse tensors refuses what it does not take
     if (subtracts) refuse_dtypes(op, operands[number].tensor, values);  // torch says this before the next
     try {
       refuse_overlap(operands[number], operands, fills, takes_same_place);
@@ -497,7 +506,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::AutoDispatchBelowADInplaceOrView below;
     targets[0].tensor.set_data(narrowed(left));
   }
-  const auto pure = requires_grad && !saves_operand(op) ? std::nullopt : pure_form(op);
+  const auto pure = is_traced || (requires_grad && !saves_operand(op)) ? std::nullopt : pure_form(op);
   try {
     if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
       (requires_grad ? write_plainly_with_gradient : write_plainly)(*pure, values, stack);
@@ -511,7 +520,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     PythonError error;
     if (to_expanded) targets[0].tensor.set_data(left);
     for (const Target& target : targets) target.undo();
-    if (!written.empty() && !by_autograd && !sparse) raise_as_on_cpu(op, values);
+    if (!written.empty() && !by_autograd && !sparse && !is_traced) raise_as_on_cpu(op, values);
     error.restore();
     throw;
   }
@@ -540,6 +549,26 @@ void detach(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (is_ours(result)) shorten(result);
 }
 
+// `aten::zeros_like` and its like for functionalization: what torch's fallback does, and `own_version`.
+void make_like(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  bool wraps = false;
+  for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    if (!value.isTensor() || !functional::isFunctionalTensor(value.toTensor())) continue;
+    functional::sync(value.toTensor());
+    value = functional::from_functional_tensor(value.toTensor());
+    wraps = true;
+  }
+  {
+    at::AutoDispatchSkipFunctionalize skip;
+    op.callBoxed(stack);
+  }
+  if (!wraps) return;
+  const Tensor made = functional::to_functional_tensor(stack->back().toTensor());
+  own_version(made);
+  stack->back() = made;
+}
+
 // Whether an operator writes to tensors that it is given, or to how they look (`transpose_`).
 bool writes(const c10::OperatorHandle& op) {
   const auto& arguments = op.schema().arguments();
@@ -554,6 +583,7 @@ TORCH_LIBRARY(lazy_runtime, library) {
   library.def("of_root(Tensor self, ScalarType dtype, int[] size, int[] stride, int storage_offset) -> Tensor");
   library.def("memory_size(Tensor self) -> int");
   library.def("reroot(Tensor self) -> ()");
+  library.def("own_version(Tensor self) -> ()");
   library.def("check_inplace(Tensor self) -> ()");
   library.def("begin_writes(Tensor[] targets) -> (Tensor[], Tensor[])");
   library.def("values_alone(Tensor[] targets, bool all) -> (Tensor[], Tensor[])");
@@ -568,6 +598,7 @@ TORCH_LIBRARY(lazy_runtime, library) {
     library.impl("of_root", torch::dispatch(key, of_root));
     library.impl("memory_size", torch::dispatch(key, memory_size));
     library.impl("reroot", torch::dispatch(key, reroot));
+    library.impl("own_version", torch::dispatch(key, own_version));
     library.impl("check_inplace", torch::dispatch(key, check_inplace));
     library.impl("begin_writes", torch::dispatch(key, begin_writes));
     library.impl("values_alone", torch::dispatch(key, values_alone));
@@ -581,6 +612,12 @@ extern "C" void xla_register_writes() {
   own.impl("as_strided_", restride);
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA, __FILE__, __LINE__);
   library.impl("detach", torch::CppFunction::makeFromBoxedFunction<&detach>());
+  static torch::Library above(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize, __FILE__, __LINE__);
+  for (const char* name : {
+           "empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randint_like.low_dtype",
+           "randn_like", "zeros_like"}) {
+    above.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_like>());
+  }
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0 || name.name == "aten::detach_") continue;  // may be called on any view
