@@ -523,6 +523,8 @@ def _run_on(
             return stand_in(arg.spec)
         if isinstance(arg, torch.device):
             return torch.device(on)
+        if isinstance(arg, torch.Generator):  # which keeps its numbers, and may be one of xla's
+            return torch.Generator("cpu") if on == "cpu" else None
         if isinstance(arg, list | tuple):
             return [convert(item) for item in arg]
         return arg

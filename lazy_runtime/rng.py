@@ -31,9 +31,11 @@ class RandomStream:
         self._state: int | None = None  # None: follows torch
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> list[int]:
-        """The next `count` seeds, of the stream or of the CPU generator that the user passed to the operator; one call
-        for n gives what n calls for one give."""
-        if self._state is not None and generator is None:
+        """The next `count` seeds, of the stream or of the generator that the user passed to the operator, one of xla's
+        or of the CPU's; one call for n gives what n calls for one give."""
+        if generator is not None:
+            generator = torch.ops.lazy_runtime.cpu_generator.default(generator)
+        elif self._state is not None:
             return [self._next() for _ in range(count)]
         seeds = torch.empty(count, dtype=torch.int64, device="cpu")
         # from=min, to=None is the only way to ask for all 64 bits

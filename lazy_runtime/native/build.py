@@ -121,9 +121,7 @@ def build(
 
     def one(stem: str) -> None:
         names, headers = ["c10", "torch_cpu"], []
-        if stem == "guard":
-            names = ["c10"]
-        elif stem in PYTHON:
+        if stem in PYTHON:
             names.append("torch_python")
             headers = [_python_headers()]
         elif stem == "bridge":

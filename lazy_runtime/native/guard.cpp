@@ -3,11 +3,16 @@
 // PyTorch has a device type named XLA but no guard behind it; without one, `.to("xla")` and `backward()` fail with
 // "PyTorch is not linked with support for xla devices". PJRT orders work by data dependence, so streams and events have
 // no meaning here: there is one default stream per device and waiting on it is a no-op.
+//
+// Besides, where `torch.Generator` gets the device's generators.
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
 
 #include <atomic>
+
+#include "generator.h"
 
 namespace {
 
@@ -56,6 +61,43 @@ struct XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
+
+#ifdef LAZY_RUNTIME_HAS_XLA_HOOKS
+// What torch asks for by the device's type and not by its guard. All but generators is as without hooks.
+struct XLAHooks final : public at::XLAHooksInterface {
+  XLAHooks() = default;
+  explicit XLAHooks(at::XLAHooksArgs) {}
+
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    const c10::DeviceIndex count = device_count.load();
+    TORCH_CHECK(
+        count == 0 || index < count, "there is no device xla:", static_cast<int>(index), ": this process has ",
+        static_cast<int>(count), " (`torch.xla.device_count()`)");
+    if (index < 0) index = current_device;
+    return at::make_generator<XLAGenerator>(index, at::detail::createCPUGenerator());
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    TORCH_CHECK(
+        false, "xla devices have no default generator: their random numbers follow torch.manual_seed, or "
+        "torch.xla.manual_seed; torch.xla.get_rng_state() is their state");
+  }
+};
+
+using at::RegistererXLAHooksRegistry, at::XLAHooksRegistry;
+C10_REGISTER_TYPED_CLASS(XLAHooksRegistry, "torch_xla::detail::XLAHooks", XLAHooks)  // the name that torch looks for
+#endif
+
+// Boxed: the schema that torch infers for a C++ function of generators depends on its version.
+void cpu_generator_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  stack->back() = cpu_generator(stack->back().toGenerator());
+}
+
+TORCH_LIBRARY_FRAGMENT(lazy_runtime, library) {
+  library.def(
+      "cpu_generator(Generator generator) -> Generator",
+      torch::CppFunction::makeFromBoxedFunction<&cpu_generator_boxed>());
+}
 
 }  // namespace
 

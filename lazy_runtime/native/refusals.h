@@ -160,6 +160,7 @@ void raise_as_on_cpu(const c10::OperatorHandle& op, std::vector<c10::IValue> val
   at::AutoDispatchBelowADInplaceOrView below;
   for (c10::IValue& value : values) {
     if (value.isTensor() && is_ours(value.toTensor())) value = stand_ins(value.toTensor());
+    if (value.isGenerator()) value = at::detail::createCPUGenerator();  // the user's may be xla's, and keeps its numbers
   }
   op.callBoxed(values);
 }
@@ -185,6 +186,9 @@ void call_without_elements(const c10::OperatorHandle& op, std::vector<c10::IValu
     return at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
   };
   replace_tensors(values, stand_in);
+  for (c10::IValue& value : values) {
+    if (value.isGenerator()) value = at::detail::createCPUGenerator();
+  }
   at::AutoDispatchBelowADInplaceOrView below;
   op.callBoxed(values);
 }

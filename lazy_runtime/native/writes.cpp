@@ -335,6 +335,15 @@ std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
   return found->second;
 }
 
+// `aten::exponential` of `aten::exponential_` and its like, where the user has passed a generator: torch's meta kernels
+// for them, which functionalization runs first, take none.
+std::optional<c10::OperatorHandle> drawn_form(const c10::OperatorHandle& op, const std::vector<c10::IValue>& values) {
+  static const std::unordered_set<std::string_view> names = {"cauchy", "exponential", "geometric", "log_normal"};
+  const std::string& name = op.operator_name().name;
+  if (name.back() != '_' || names.count(stem(op)) == 0 || !values.back().isGenerator()) return std::nullopt;
+  return c10::Dispatcher::singleton().findSchema({name.substr(0, name.size() - 1), op.operator_name().overload_name});
+}
+
 // Whether nothing can be wrong with an elementwise operator in place: all tensors are xla's and of one dtype, that of any
 // number fits it, and they broadcast to the target's sizes.
 bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
@@ -507,8 +516,11 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     targets[0].tensor.set_data(narrowed(left));
   }
   const auto pure = is_traced || (requires_grad && !saves_operand(op)) ? std::nullopt : pure_form(op);
+  const auto drawn = is_traced || operands.empty() ? std::nullopt : drawn_form(op, values);
   try {
-    if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
+    if (drawn.has_value()) {
+      (requires_grad ? write_plainly_with_gradient : write_plainly)(*drawn, values, stack);
+    } else if (pure.has_value() && is_plain(op, values[0].toTensor(), values)) {
       (requires_grad ? write_plainly_with_gradient : write_plainly)(*pure, values, stack);
     } else if (sparse) {
       const c10::impl::ExcludeDispatchKeyGuard off(c10::DispatchKey::Functionalize);  // `sparse.cpp` says why
