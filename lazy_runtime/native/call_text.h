@@ -178,8 +178,9 @@ Call parse(std::string_view text) {
 }
 
 const Call& parsed(std::string_view text) {
-  static std::mutex mutex;
-  static std::unordered_map<std::string, Call> known;
+  // never destroyed: XLA's threads and the kernel thread may still run when a process ends
+  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::unordered_map<std::string, Call>;
   std::lock_guard<std::mutex> lock(mutex);
   auto found = known.find(std::string(text));
   if (found == known.end()) found = known.emplace(std::string(text), parse(text)).first;

@@ -395,6 +395,43 @@ def test_programs_of_several_threads_at_once(whose_thread):
             assert torch.equal(found, expected)
 
 
+def test_a_program_that_runs_on_while_the_process_ends(fresh_process):
+    """What a handler uses is there until the end. Freed memory is filled, and the end drawn out, so that it shows.
+
+    The program has two calls, since XLA runs one with less to do in the thread that starts it.
+    """
+    code = """
+        import ctypes, threading, time
+        import torch
+
+        libc = ctypes.CDLL(None)
+        libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(300_000), None)  # runs after what is registered later
+
+        import jax
+        from lazy_runtime import aten_bridge, dtypes
+
+        assert aten_bridge.is_built()
+        with dtypes.x64():
+            x = jax.numpy.ones((50, 50), "float32")
+
+            def step(_, x):
+                (y,) = aten_bridge.call("aten::mm", [x, x], [x])
+                (z,) = aten_bridge.call("aten::relu", [x], [x])
+                return jax.numpy.tanh(y) + z
+
+            program = jax.jit(lambda x: jax.lax.fori_loop(0, 10**8, step, x)).lower(x).compile()
+
+        def run():
+            with dtypes.x64():
+                y = program(x)
+            time.sleep(1e6)  # a thread that came back to Python now would end the process
+
+        threading.Thread(target=run, daemon=True).start()
+        time.sleep(0.5)
+    """
+    fresh_process(code, MALLOC_PERTURB_="165")
+
+
 def test_workers_are_released_and_come_back():
     x = torch.randn(400, 400)
     expected = x @ x
