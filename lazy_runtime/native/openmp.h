@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "thread_sanitizer.h"
+
 // GOMP_parallel is what `#pragma omp parallel` is compiled to (libgomp's ABI, which LLVM's OpenMP has as well).
 extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 extern "C" __attribute__((weak)) int omp_get_num_threads();
@@ -22,7 +24,20 @@ inline bool has_openmp() {
 // Runs the body in the calling thread and in each of its workers at the same time.
 template <typename Body>
 void in_all_threads(Body body) {
-  GOMP_parallel([](void* body) { (*static_cast<Body*>(body))(); }, &body, 0, 0);
+  struct Region {
+    Body& body;
+    Handover begin, end;
+  } region{body, {}, {}};
+  region.begin.give();
+  GOMP_parallel(
+      [](void* data) {
+        auto& region = *static_cast<Region*>(data);
+        region.begin.take();
+        region.body();
+        region.end.give();
+      },
+      &region, 0, 0);
+  region.end.take();
 }
 
 // Of OpenMP 5: ends the workers that the calling thread has, if any; it gets others when it needs them.
