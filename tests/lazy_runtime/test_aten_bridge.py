@@ -13,12 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lazy_runtime import aten_bridge, dtypes
 from lazy_runtime.layout import ChannelsLast, HeadsLast, Part
-from tests import comma_locale
+from tests import comma_locale, native_part
 
 CPU = jax.devices("cpu")[0]
 X = torch.linspace(-2, 3, 2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 
-pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+native_part.need_bridge()
 
 
 def to_jax(x):

@@ -9,6 +9,7 @@ from lazy_runtime import disk_cache
 from lazy_runtime.disk_notes import Notes
 from lazy_runtime.disk_store import Store
 from lazy_runtime.ops import packed
+from tests import native_part
 
 
 def notes(processor="a"):
@@ -74,8 +75,9 @@ def test_a_full_disk_is_no_error(store, monkeypatch):
     assert known(first) == 1
 
 
-@pytest.mark.skipif(not packed.available("cpu", torch.float32), reason="torch was built without oneDNN")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 def test_the_rooms_of_packed_weights(store, monkeypatch):
+    native_part.need_bridge()
     monkeypatch.setattr(packed, "rooms", Notes("rooms", packed.disk_key.kernels))
     matrix = torch.empty(64, 129)  # of sizes that no other test has
     found = packed.packed_matrix(matrix, 77)

@@ -13,8 +13,9 @@ from lazy_runtime import aten_bridge
 from lazy_runtime.ops import direct, packed
 from lazy_runtime.tensor import unwrap
 from openxla_backend import parameters
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+native_part.need_bridge()
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ import torch
 from helpers import check_inference
 from torch import nn
 
-from lazy_runtime import aten_bridge
 from lazy_runtime.ops import packed
 from openxla_backend import parameters
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+native_part.need_bridge()
 
 
 _TASKS = pathlib.Path("/proc/self/task")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax.numpy as jnp
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge
 from lazy_runtime.ops import attention_native
+from tests import native_part
 
-assert aten_bridge.is_built()  # which registers the kernel
+native_part.need_bridge()  # which registers the kernel
 kernel = torch.ops.lazy_runtime_kernels.attention
 
 #: Of the largest result: products of float32, and of weights rounded to bfloat16.
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 6e-3}
 
-pytestmark = [
-    pytest.mark.parametrize("dtype", TOLERANCES, ids=str),
-    pytest.mark.skipif(not attention_native._works("bfloat16"), reason="oneDNN has no such products for the processor"),
-]
+_FLOAT32 = native_part.need_kernel(functools.partial(attention_native._works, "float32"))
+_BFLOAT16 = native_part.need_kernel(
+    functools.partial(attention_native._works, "bfloat16"),
+    expected=native_part.HAS_VECTORS and torch.cpu._is_avx512_bf16_supported(),
+)
+
+pytestmark = pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.float32, marks=_FLOAT32), pytest.param(torch.bfloat16, marks=_BFLOAT16)],
+    ids=str,
+)
 
 
 def heads(batch: int, number: int, rows: int, features: int, dtype: torch.dtype) -> torch.Tensor:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops import batch_statistics
+from tests import native_part
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.skipif(not aten_bridge.is_built(), reason="the bridge is not built")
+native_part.need_bridge()
 
 #: Rows and channels: of one block and of many, of channels that no vector and no thread divides.
 SIZES = [(1, 3), (7, 5), (196, 1280), (784, 576), (513, 37), (12544, 24), (1000, 1), (40000, 64)]

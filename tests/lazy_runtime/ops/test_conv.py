@@ -9,6 +9,7 @@ from comparison import check, rand
 
 from lazy_runtime import aten_bridge, compiler, processor
 from lazy_runtime.ops import conv, matmul, packed
+from tests import native_part
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -131,8 +132,9 @@ def test_which_way_it_goes_on_the_cpu(bridged, name, dtype, expected):
 @pytest.fixture
 def least_copied(monkeypatch):
     """Every weight is large enough not to be copied."""
+    native_part.need_bridge()
     if not packed.available("cpu", torch.float32):
-        pytest.skip("this torch has no oneDNN, or nothing to build the bridge with")
+        pytest.skip("this torch has no oneDNN")
     monkeypatch.setattr(conv, "LEAST_COPIED", 1)
     compiler.clear()
     yield

@@ -11,8 +11,9 @@ from torch import nn
 from lazy_runtime import config
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops import depthwise_gradient
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not depthwise_gradient._is_built(), reason="no vectors of 512 bits")
+pytestmark = native_part.need_kernel(depthwise_gradient._is_built)
 
 
 def _images(*size: int) -> torch.Tensor:

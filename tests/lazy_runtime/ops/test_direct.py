@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 import torch
 
 from lazy_runtime.ops import direct
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(
-    not all(direct.is_available(name, "cpu", torch.float32) for name in ("pointwise", "depthwise")),
-    reason="no vectors of 512 bits, or this torch has no products of small matrices for this processor",
-)
+pytestmark = [native_part.need_kernel(functools.partial(direct._is_built, name)) for name in ("pointwise", "depthwise")]
 
 
 def _images(*size: int) -> torch.Tensor:

@@ -7,8 +7,9 @@ import torch
 
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops import few_rows
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not few_rows._is_built(), reason="no vectors of 512 bits")
+pytestmark = native_part.need_kernel(few_rows._is_built)
 
 
 @pytest.mark.parametrize("rows", range(1, 9))

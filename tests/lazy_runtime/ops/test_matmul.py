@@ -10,8 +10,9 @@ from comparison import check, rand
 
 from lazy_runtime import aten_bridge, compiler, config, debug, layout, lower, processor
 from lazy_runtime.ops import matmul
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+native_part.need_bridge()
 
 BFLOAT16 = torch.bfloat16
 

@@ -7,8 +7,9 @@ import torch
 
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops import outer_products
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not outer_products._is_built(), reason="no vectors of 512 bits")
+pytestmark = native_part.need_kernel(outer_products._is_built)
 
 
 def _aligned(rows: int, columns: int, offset: int = 0) -> torch.Tensor:

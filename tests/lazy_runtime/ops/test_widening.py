@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from lazy_runtime import aten_bridge, compiler, processor
 from lazy_runtime.ops import matmul, widening
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not aten_bridge.available(), reason="no C++ compiler built the bridge here")
+native_part.need_bridge()
 
 BFLOAT16 = torch.bfloat16
 

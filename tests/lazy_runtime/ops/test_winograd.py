@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.ops import winograd
+from tests import native_part
 
 _SIZE = [4, 64, 56, 56]
 _GEOMETRY = ([1, 1], [1, 1], [1, 1], 1)
@@ -15,9 +16,7 @@ def _pays(filters: torch.Tensor, size=_SIZE, geometry=_GEOMETRY, platform: str =
     return winograd.pays(filters.shape, size, *geometry, dtype=filters.dtype, platform=platform, kept=kept)
 
 
-pytestmark = pytest.mark.skipif(
-    not _pays(torch.ones(64, 64, 3, 3)), reason="this torch has no products of small matrices for this processor"
-)
+pytestmark = native_part.need_kernel(winograd._is_built)
 
 
 def _images(*size: int) -> torch.Tensor:

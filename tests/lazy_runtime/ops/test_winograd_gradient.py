@@ -11,8 +11,9 @@ from torch import nn
 from lazy_runtime import config
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops import winograd
+from tests import native_part
 
-pytestmark = pytest.mark.skipif(not winograd._is_gradient_built(), reason="the kernel is not there for this torch")
+pytestmark = native_part.need_kernel(winograd._is_gradient_built)
 
 
 def _images(*size: int) -> torch.Tensor:
