@@ -18,8 +18,8 @@ from .variants import VARIANTS, Variant
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("lazy_runtime", "openxla_backend", "tests", "pyproject.toml")
 
-#: Builds the libraries that are named after the folder, or all. The package itself would import torch.
-_BUILD = "import sys; sys.path.insert(0, sys.argv[1]); import build; build.build(wanted=sys.argv[2:])"
+#: Builds the libraries in a folder. The package itself would import torch.
+_BUILD = "import sys; sys.path.insert(0, sys.argv[1]); import build; build.build()"
 
 
 def prepare(variant: Variant, folder: Path) -> None:
@@ -31,12 +31,11 @@ def prepare(variant: Variant, folder: Path) -> None:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", *(() if variant.wanted else ("*.so",)))
-            shutil.copytree(source, folder / name, ignore=ignored)
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy(source, folder / name)
     environment = {**os.environ, "CXX": variant.compiler(), "CXXFLAGS": variant.flags}
-    command = [sys.executable, "-I", "-c", _BUILD, str(folder / "lazy_runtime/native"), *variant.wanted]
+    command = [sys.executable, "-I", "-c", _BUILD, str(folder / "lazy_runtime/native")]
     subprocess.run(command, env=environment, check=True)
 
 
