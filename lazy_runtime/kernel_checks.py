@@ -40,7 +40,7 @@ _OF_SIXTEEN_BITS = re.compile(r"not implemented for '?(Half|BFloat16)|not suppor
 #: Operators that refuse values: matrices, probabilities, bins, masks, divisors. Indices are not among them:
 #: those of the stand-ins are 0, which is in range wherever any index is.
 _VALUES = re.compile(
-    r"linalg|cholesky|inverse|geqrf|multinomial|bernoulli|poisson|binomial|_gamma|dirichlet|hist|sorted"
+    r"linalg|cholesky|inverse|geqrf|multinomial|bernoulli|poisson|binomial|_gamma|dirichlet|hist"
     r"|repeat_interleave|_amp_|masked_scatter|index_put|fractional|unpool"
     r"|div|mod|remainder"
 )
@@ -49,11 +49,12 @@ _VALUES = re.compile(
 _UNSAFE = re.compile(r"batch_norm")
 
 #: Operators that are never asked. Their CPU kernels take values, such as pivots, offsets, lengths and what a forward
-#: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked.
+#: pass has left, for addresses without a look; and gradients come from autograd, whose forward pass was asked. Those
+#: that users call themselves, and whose kernels look, are asked.
 #: `histc` takes integers on CUDA, and here, and not on the CPU.
 _UNASKED = re.compile(
-    r"backward|assert|lu_solve|lu_unpack|ldl_solve|ctc|embedding_bag|segment|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn"
-    r"|histc"
+    r"(?<!softmax_)(?<!max_pool2d_with_indices_)backward|assert|lu_solve|lu_unpack|ldl_solve|ctc|embedding_bag|segment"
+    r"|grouped|_fused|quantize|_rnn|lstm|gru|mkldnn|histc"
 )
 
 

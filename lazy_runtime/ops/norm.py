@@ -46,7 +46,7 @@ def _statistics_dtype(x, *parameters):
         RuntimeError: theirs, for parameters of another dtype.
     """
     found = {parameter.dtype for parameter in parameters if parameter is not None}
-    if found <= {x.dtype}:
+    if found <= {x.dtype} or not x.dtype.is_floating_point:  # of which kernels say that they are not implemented
         return x.dtype
     if x.dtype in (torch.bfloat16, torch.float16) and found == {torch.float32}:
         return torch.float32

@@ -104,7 +104,12 @@ def normal_float_tensor(mean, std, *, generator=None, out, seed):
     return _normal_with_std(mean, std, out, seed)
 
 
-@op("aten::normal.Tensor_Tensor", random=True, fallible=True, infer=probed("aten::normal.Tensor_Tensor"))
+def _like_mean(mean, std, *, generator=None):
+    """Torch's meta kernel promotes the dtypes, which no other kernel does."""
+    return mean.new_empty(torch.broadcast_shapes(mean.shape, std.shape))
+
+
+@op("aten::normal.Tensor_Tensor", random=True, fallible=True, infer=probed("aten::normal.Tensor_Tensor", _like_mean))
 def normal_tensor_tensor(mean, std, *, generator=None, out, seed):
     return _normal_with_std(mean, std, out, seed)
 

@@ -32,6 +32,22 @@ REFUSED = {
     "huber_loss": lambda d: F.huber_loss(floats(3).to(d), floats(3).to(d), delta=-1.0),
     "celu": lambda d: F.celu(floats(3).to(d), 0.0),
     "celu of integers": lambda d: F.celu(integers(3).to(d)),
+    "convolution of a long bias": lambda d: F.conv2d(*(floats(8, 8, 9, 9).to(d),) * 2, floats(9).to(d)),
+    "transposed convolution of a number": lambda d: F.conv_transpose1d(
+        floats(64, 64, 32).to(d), floats(64, 8, 3).to(d), floats().to(d), groups=2
+    ),
+    "softmax's gradient of two dtypes": lambda d: torch.ops.aten._softmax_backward_data(
+        floats(3).half().to(d), floats(3).to(d), 0, torch.float32
+    ),
+    "softmax's gradient of two sizes": lambda d: torch.ops.aten._softmax_backward_data(
+        floats().to(d), floats(3).to(d), 0, torch.float32
+    ),
+    "max_pool2d's gradient of integers": lambda d: torch.ops.aten.max_pool2d_with_indices_backward(
+        *(integers(1, 4, 4).to(d),) * 2, [1, 1], [1, 1], [0, 0], [1, 1], False, integers(1, 4, 4).to(d)
+    ),
+    "batch_norm of integers with parameters of floats": lambda d: F.batch_norm(
+        integers(2, 3).to(d), floats(3).to(d), floats(3).to(d)
+    ),
     "batch_norm without statistics": lambda d: F.batch_norm(floats(1, 2, 3).to(d), None, None),
     "lu_factor of integers": lambda d: torch.linalg.lu_factor(integers(3, 3).to(d)),
     "linear of many integers": lambda d: F.linear(integers(100, 300).to(d), floats(400, 300).to(d)),
