@@ -180,14 +180,16 @@ def evaluate(
         try:
             inside = _NOTHING if overwriting is None or call.nested is None else overwriting.inside(number)
             with inside, jax.named_scope(scopes[number]) if scopes else _NOTHING:
-                if dtypes.is_narrowing():
+                if _is_of_nothing(call):
+                    results = _nothing(call)
+                elif dtypes.is_narrowing():
                     results = _narrow(call, arrays, call_floats, call_ints, collector)
                 else:
                     results = call.evaluate(arrays, call_floats, call_ints)
         except Exception as error:
             if not _gives_nothing(call):
                 raise LoweringError(call, f"{type(error).__name__}: {error}") from error
-            results = [spec and jnp.zeros(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in call.outputs]
+            results = _nothing(call)
         _check(call, results)
         if overwriting is not None:
             overwriting.made(number, results)
@@ -198,6 +200,15 @@ def evaluate(
 def _gives_nothing(call: Call) -> bool:
     """Whether no result has an element: numpy's functions refuse some dtypes and sizes even then."""
     return call.nested is None and bool(call.outputs) and all(spec is None or 0 in spec.shape for spec in call.outputs)
+
+
+def _is_of_nothing(call: Call) -> bool:
+    """Whether no operand has one either: XLA's factorizations refuse some dtypes when the program is compiled."""
+    return _gives_nothing(call) and not call.collective and all(0 in spec.shape for spec in call.inputs)
+
+
+def _nothing(call: Call) -> list[Any]:
+    return [spec and jnp.zeros(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in call.outputs]
 
 
 def nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str] = ()) -> Call:

@@ -122,7 +122,8 @@ def elu_backward(grad, alpha, scale, input_scale, is_result, x):
 
 @pointwise("aten::softplus")
 def softplus(x, beta=1, threshold=20):
-    return jnp.where(x * beta > threshold, x, jnp.log1p(jnp.exp(jnp.minimum(x * beta, threshold))) / beta)
+    is_large = x * beta > threshold
+    return jnp.where(is_large, x, jnp.log1p(jnp.exp(jnp.where(is_large, 0, x * beta))) / beta)
 
 
 @pointwise("aten::softplus_backward")

@@ -197,14 +197,15 @@ def _infer_lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *
     right = 1 if vectors else b.shape[-1]
     if (b.shape[-1] if vectors else b.shape[-2]) != rows or driver not in ("gels", "gelsy", *_WITH_VALUES):
         raise RuntimeError("linalg_lstsq takes no such sizes, or driver")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1] if vectors else b.shape[:-2])
+    # Torch takes the sizes of a batch from vectors wherever `b` has a dimension less, and the numbers from matrices.
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1] if b.ndim < a.ndim else b.shape[:-2])
     memory = b.new_empty(*batch, right, max(rows, columns, 1))[..., :columns]  # LAPACK puts the solution in b's place
     solution = memory[..., 0, :] if vectors else memory.mT
     values = a.real if a.is_complex() else a
     overdetermined = rows > columns and driver in ("gels", *_WITH_VALUES)
     residuals = values.new_empty((*batch, right) if overdetermined else 0)
-    rank = a.new_empty(0 if driver == "gels" else batch, dtype=torch.int64)
-    singular = values.new_empty((*batch, min(rows, columns)) if driver in _WITH_VALUES else 0)
+    rank = a.new_empty(0 if driver == "gels" else a.shape[:-2], dtype=torch.int64)
+    singular = values.new_empty((*a.shape[:-2], min(rows, columns)) if driver in _WITH_VALUES else 0)
     return solution, residuals, rank, singular
 
 
@@ -231,6 +232,9 @@ def linalg_lstsq(a, b, rcond=None, *, driver=None, out):
     else:
         x, rank, values = _by_singular_values(a, b, rcond)
         singular = values if driver in _WITH_VALUES else singular
+    batch = out[0].shape[:-1] if vectors else out[0].shape[:-2]
+    a, b, x = (jnp.broadcast_to(y, (*batch, *y.shape[-2:])) for y in (a, b, x))
+    rank, singular = (y[tuple(map(slice, of.shape))] for y, of in zip((rank, singular), out[2:], strict=True))
     residuals = jnp.zeros(out[1].shape, a.real.dtype)
     if residuals.size:
         residuals = jnp.square(jnp.abs(exact_product(a, x) - b)).sum(-2)

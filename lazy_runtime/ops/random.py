@@ -197,7 +197,12 @@ def _scaled(x, scale):
     return (x.astype(wide) * jnp.asarray(scale, wide)).astype(x.dtype)
 
 
-@op("aten::native_dropout_backward", channels_last=True)
+def _infer_dropout_backward(grad, mask, scale):
+    """The product, as torch's kernels have it. Its meta kernel goes by the gradient alone."""
+    return grad * mask * scale
+
+
+@op("aten::native_dropout_backward", channels_last=True, infer=_infer_dropout_backward)
 def native_dropout_backward(grad, mask, scale, *, out):
     dtype = dtypes.to_numpy(out.dtype)  # a float also for integers
     return layout.elementwise(lambda grad, mask: grad.astype(dtype) * _scaled(mask.astype(dtype), scale), grad, mask)

@@ -15,6 +15,12 @@ from .registry import op
 
 _EMPTY = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
+#: what torch says of a segment that ends before it starts
+_NEGATIVE = (
+    "Expected segment_length >= 0 to be true, but got false.  "
+    "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+)
+
 
 class _Segments:
     """Which segment each row of `data` (its dimensions up to `axis` joined) belongs to.
@@ -42,21 +48,31 @@ class _Segments:
         self.lengths = jnp.diff(offsets, axis=-1).reshape(-1)
 
     def rows(self, data):
-        return data.reshape(self.ids.size, -1)
+        return data.reshape(self.ids.size, math.prod(self.row))
 
     def total(self, rows, reduction=jax.ops.segment_sum):
         """Of each segment, and one more of what belongs to none."""
         return reduction(rows, self.ids, self.count + 1)
 
 
-def _infer(data: torch.Tensor, reduce: str, **options: Any) -> Any:
+def _infer(data: torch.Tensor, reduce: str, *, axis: int = 0, **options: Any) -> Any:
     target = torch.ops.aten.segment_reduce.default
-    lengths, offsets = options.get("lengths"), options.get("offsets")
-    places = offsets if lengths is None else lengths
+    if options.get("indices") is not None:
+        raise RuntimeError("segment_reduce(): indices based reduction is not supported yet.")
+    name = "lengths" if options.get("offsets") is None else "offsets"
+    places = options.get(name)
     if places is not None:  # what the CPU kernel says of these dtypes
-        one = torch.ones(1, dtype=places.dtype, device="cpu")
-        target(torch.zeros(1, dtype=data.dtype, device="cpu"), reduce, lengths=one)
-    return target(data, reduce, **options)
+        one = {name: torch.ones(1, dtype=places.dtype, device="cpu")}
+        target(torch.zeros(1, dtype=data.dtype, device="cpu"), reduce, **one)
+    if -data.dim() <= axis < 0:  # which the meta kernel does not wrap
+        axis += data.dim()
+    result = target(data, reduce, axis=axis, **options)
+    if places is not None and places.shape[:-1] != data.shape[:axis]:
+        raise RuntimeError(  # the CPU kernel reads beyond one of them
+            f"segment_reduce(): Expected segments for each of {list(data.shape[:axis])} rows along dimension {axis} of "
+            f"data, but got {list(places.shape[:-1])}."
+        )
+    return result
 
 
 @op("aten::segment_reduce", fallible=True, infer=_infer)
@@ -66,6 +82,7 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
         _check_lengths(lengths, data.shape[axis])
     start = _EMPTY[reduce] if initial is None else initial
     segments = _Segments(data, lengths, offsets, axis)
+    checks.require((segments.lengths >= 0).all(), lambda _: RuntimeError(_NEGATIVE))
     rows = segments.rows(opmath(data))
     if reduce in ("sum", "mean"):
         found = segments.total(rows)[:-1] + start
@@ -99,7 +116,7 @@ def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets
 
     def of_rows(x):
         """Each row's own segment's part; 0 for the rows of none."""
-        x = x.reshape(segments.count, -1)
+        x = x.reshape(segments.count, math.prod(segments.row))
         return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])[segments.ids]
 
     grads = of_rows(opmath(grad))

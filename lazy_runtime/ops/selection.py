@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +15,28 @@ from ..layout import elementwise
 from .casting import convert
 from .registry import op
 
+aten = torch.ops.aten
+
 
 def cast(x, dtype):
     """`x` as torch's `dtype`."""
     return convert(x, dtypes.to_numpy(dtype))
 
 
-@op("aten::where.self", "aten::where.ScalarOther", "aten::where.ScalarSelf", "aten::where.Scalar")
+def _of_bytes(operator: Any) -> Callable[..., Any]:
+    """For `infer=`: the operator, whose meta kernel takes no condition of bytes as the CPU kernel does."""
+
+    def infer(condition: torch.Tensor, x: Any, y: Any) -> Any:
+        is_mask = condition.is_meta and condition.dtype is torch.uint8
+        return operator(condition.bool() if is_mask else condition, x, y)
+
+    return infer
+
+
+@op("aten::where.self", infer=_of_bytes(aten.where.self))
+@op("aten::where.ScalarOther", infer=_of_bytes(aten.where.ScalarOther))
+@op("aten::where.ScalarSelf", infer=_of_bytes(aten.where.ScalarSelf))
+@op("aten::where.Scalar", infer=_of_bytes(aten.where.Scalar))
 def where(condition, x, y, *, out):
     dtype = dtypes.to_numpy(out.dtype)
     return jnp.where(condition.astype(bool), jnp.asarray(x).astype(dtype), jnp.asarray(y).astype(dtype))
