@@ -30,6 +30,8 @@ def _view_copy(view: torch._ops.OpOverload, copy: torch._ops.OpOverload, tensor:
     """The `_copy` form of a view operator as a user calls it: a contiguous tensor, whatever the view's strides."""
     if not views.has_memory(tensor):
         return copy._op_dk(torch._C.DispatchKey.Autograd, tensor, *args)
+    if view is aten.view.default:  # whose `_copy` form alone takes what is no view
+        return aten.reshape.default(tensor, *args).clone(memory_format=torch.contiguous_format)
     found = view(tensor, *args)
     return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), found)
 

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "linear.h"
 #include "refusals.h"
 #include "shared_memory.h"
 #include "sparse_refusal.h"
@@ -630,6 +631,8 @@ extern "C" void xla_register_writes() {
            "randn_like", "zeros_like"}) {
     above.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_like>());
   }
+  library.impl("linear", linear);
+  above.impl("linear", linear);  // in inference mode
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0 || name.name == "aten::detach_") continue;  // may be called on any view

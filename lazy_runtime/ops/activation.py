@@ -7,8 +7,11 @@ import math
 import jax
 import jax.numpy as jnp
 
+from .. import dtypes
+from ..layout import elementwise
 from .comparison import clamp
-from .registry import op, pointwise
+from .reduction import opmath
+from .registry import checked_dtypes, op, pointwise
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -19,14 +22,25 @@ def relu(x):
     return jnp.where(x < 0, 0, x)  # a negative zero stays one, as in torch
 
 
-@pointwise("aten::threshold")
+# Numbers are of the elements' dtype, which promotion with a float would make one that does not hold all integers.
+
+
+@op("aten::threshold", infer=checked_dtypes("aten::threshold"), channels_last=True)
 def threshold(x, threshold, value):
-    return jnp.where(x <= threshold, value, x)
+    return elementwise(lambda x: _above(x, x, threshold, value), x)
 
 
-@pointwise("aten::threshold_backward")
-def threshold_backward(grad, x, threshold):
-    return jnp.where(x <= threshold, 0, grad)
+@op("aten::threshold_backward", infer=checked_dtypes("aten::threshold_backward"), channels_last=True)
+def threshold_backward(grad, x, threshold, *, out):
+    dtype = dtypes.to_numpy(out.dtype)
+    return elementwise(lambda grad, x: _above(x.astype(dtype), grad.astype(dtype), threshold, 0), grad, x)
+
+
+def _above(x, chosen, threshold, value):
+    """What is chosen where `x` is above a threshold, else a value."""
+    wide = opmath(x)
+    threshold, value = jnp.asarray(threshold).astype(wide.dtype), jnp.asarray(value).astype(x.dtype)
+    return jnp.where(wide <= threshold, value, chosen)
 
 
 @pointwise("aten::hardtanh", "aten::relu6")

@@ -76,8 +76,8 @@ def _batched(function):
     def call(x, *rest, n, **options):
         if x.ndim == n + 2:
             return jax.tree.map(ChannelsLast, function(physical(x), *map(_to_physical, rest), n=n, **options))
-        rest = [_to_physical(y[None]) if isinstance(y, jax.Array) and y.ndim else y for y in rest]
-        result = function(physical(x[None]), *rest, n=n, **options)
+        rest = [physical(logical(y)[None]) if isinstance(y, ChannelsLast | jax.Array) and y.ndim else y for y in rest]
+        result = function(physical(logical(x)[None]), *rest, n=n, **options)
         return jax.tree.map(lambda y: logical(ChannelsLast(y))[0], result)
 
     return call

@@ -66,13 +66,12 @@ def _infer(data: torch.Tensor, reduce: str, *, axis: int = 0, **options: Any) ->
         target(torch.zeros(1, dtype=data.dtype, device="cpu"), reduce, **one)
     if -data.dim() <= axis < 0:  # which the meta kernel does not wrap
         axis += data.dim()
-    result = target(data, reduce, axis=axis, **options)
-    if places is not None and places.shape[:-1] != data.shape[:axis]:
+    if places is not None and axis == places.dim() - 1 and places.shape[:-1] != data.shape[:axis]:
         raise RuntimeError(  # the CPU kernel reads beyond one of them
             f"segment_reduce(): Expected segments for each of {list(data.shape[:axis])} rows along dimension {axis} of "
             f"data, but got {list(places.shape[:-1])}."
         )
-    return result
+    return target(data, reduce, axis=axis, **options)
 
 
 @op("aten::segment_reduce", fallible=True, infer=_infer)

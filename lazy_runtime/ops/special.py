@@ -100,7 +100,7 @@ def zeta(x, q):
     for k, coefficient in enumerate(_EULER_MACLAURIN):
         factor = factor * (x + 2 * k)
         term = term / end
-        rest = rest + factor * term / coefficient
+        rest = rest + jnp.where(term == 0, 0, factor * term / coefficient)  # the factor may be infinite
         factor = factor * (x + 2 * k + 1)
         term = term / end
     found = jnp.where(done, total, total + rest)

@@ -55,3 +55,10 @@ def test_matmul_into_another_order_of_memory():
     torch.testing.assert_close(out.cpu(), torch.matmul(x, y))
     with pytest.raises(RuntimeError, match="automatic differentiation"):
         torch.matmul(x.to("xla").requires_grad_(), y.to("xla"), out=out)
+
+
+def test_a_copy_of_what_is_no_view():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.view_copy(x.to("xla").mT, (6,)).cpu().equal(torch.view_copy(x.mT, (6,)))
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        torch.view_copy(x.to("xla").mT, (5,))

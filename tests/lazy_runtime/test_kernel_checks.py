@@ -48,6 +48,13 @@ REFUSED = {
     "batch_norm of integers with parameters of floats": lambda d: F.batch_norm(
         integers(2, 3).to(d), floats(3).to(d), floats(3).to(d)
     ),
+    "linear of three dimensions and a bias of doubles": lambda d: F.linear(
+        floats(2, 3, 4).to(d), floats(5, 4).to(d), floats(5).double().to(d)
+    ),
+    "linear of a vector and a bias of two dimensions": lambda d: F.linear(
+        floats(4).to(d), floats(5, 4).to(d), floats(2, 5).to(d)
+    ),
+    "searchsorted in a number": lambda d: torch.searchsorted(floats().to(d), 2.0),
     "batch_norm without statistics": lambda d: F.batch_norm(floats(1, 2, 3).to(d), None, None),
     "lu_factor of integers": lambda d: torch.linalg.lu_factor(integers(3, 3).to(d)),
     "linear of many integers": lambda d: F.linear(integers(100, 300).to(d), floats(400, 300).to(d)),
@@ -118,6 +125,21 @@ def test_results_without_elements():
     for call in (
         lambda d: F.adaptive_max_pool1d(torch.ones(2, 3, 4, device=d), 0),
         lambda d: torch.linalg.eigvalsh(torch.ones(2, 0, 0, device=d)),
+        lambda d: torch.linalg.eigvalsh(torch.ones(0, 3, 3, device=d, dtype=torch.bfloat16)),
+        lambda d: torch.linalg.lu_factor(torch.ones(0, 0, device=d, dtype=torch.float16))[0],
     ):
         assert call("xla").shape == call("cpu").shape
         assert call("xla").cpu().numel() == 0
+
+
+def test_linear_in_inference_mode():
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="must have the same dtype"):
+        F.linear(torch.ones(2, 3, 4, device="xla"), torch.ones(5, 4, device="xla"), torch.ones(5, device="xla").half())
+
+
+def test_the_dtype_of_a_bias_that_torch_takes():
+    """A matrix times a vector, and then a sum."""
+    x = torch.ones(4, 3, 2).mT
+    for bias in (torch.ones(5), torch.ones(1)):
+        expected = F.linear(x, torch.ones(5, 3), bias)
+        assert F.linear(x.to("xla"), torch.ones(5, 3, device="xla"), bias.to("xla")).cpu().equal(expected)

@@ -53,14 +53,19 @@ _COMPILED = ("compile", "host")
 _SPARSE = "sparse layouts: XLA's tensors are dense"
 
 EXPECTED: list[Expected] = [
-    Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce", roads=_ON_XLA),
+    Expected(
+        _SPARSE,
+        "sparse_sampled_addmm|sparse_mm_reduce",
+        directions=("forward", "backward", "errors", "layouts"),
+        roads=_ON_XLA,
+    ),
     Expected(
         "the gradient is sparse on plain tensors, and the runner compares dense ones",
         "sparse_mm_reduce",
         directions=("backward",),
         roads=("host",),
     ),
-    Expected("complex32: XLA has no such dtype", "chalf", directions=("forward", "backward")),
+    Expected("complex32: XLA has no such dtype", "chalf", directions=("forward", "backward", "limits", "layouts")),
     Expected("complex32: XLA has no such dtype", "complex|view_as_complex", dtypes=("float16",)),
     Expected(
         "which of equal elements gets the gradient is nobody's promise, and the samples in 16 bits have equal ones",
@@ -127,6 +132,22 @@ EXPECTED: list[Expected] = [
         "tensor_split",
         directions=("forward", "backward"),
         roads=_COMPILED,
+    ),
+    Expected(
+        "of a part of a tensor it writes to memory that the part does not show",
+        "as_strided_scatter",
+        directions=("layouts",),
+    ),
+    Expected(
+        "the CPU's kernel reads weights of other strides as if they were contiguous",
+        "native_group_norm",
+        directions=("layouts",),
+    ),
+    Expected(
+        "a difference of distances of 60,000, whose rounding to float32 is 1e-3 of it",
+        "nn_functional_triplet_margin(_with_distance)?_loss",
+        directions=("limits",),
+        dtypes=("int16",),
     ),
     Expected("Dynamo has no sparse tensors in its graphs, with any backend", "to_sparse", roads=("compile",)),
 ]

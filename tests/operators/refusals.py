@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import excused, roads, tolerances, wrong
@@ -12,8 +12,8 @@ from .compare import Comparison, Result, first_line, message
 from .rows import Row
 from .wrong import Wrong
 
-#: How many calls that the CPU takes are compared, each of which may cost a compile.
-ACCEPTED = 6
+#: How many calls that the CPU takes are compared, and how many with a tensor elsewhere: each may cost a compile.
+ACCEPTED, ELSEWHERE = 6, 6
 
 Outcome = dict[str, Any]
 
@@ -42,19 +42,19 @@ def judge(row: Row) -> Outcome:
     return {**outcome, **counts}
 
 
-def _chosen(found: Sequence[Wrong]) -> tuple[list[Wrong], list[Result]]:
-    """The first `WANTED` calls that the CPU refuses and the first `ACCEPTED` that it takes, with what it gives."""
-    chosen, expected, refused, accepted = [], [], 0, 0
+def _chosen(found: Iterable[Wrong]) -> tuple[list[Wrong], list[Result]]:
+    """The first `WANTED` calls that the CPU refuses, the first `ACCEPTED` that it takes, and the first `ELSEWHERE` with
+    a tensor on another device, with what the CPU gives."""
+    chosen, expected = [], []
+    wanted = {"refused": wrong.WANTED, "accepted": ACCEPTED, "elsewhere": ELSEWHERE}
     for case in found:
-        if refused == wrong.WANTED:
+        if not wanted["refused"]:
             break
         reference = roads.attempt(case, CPU)
-        if reference.error is not None:
-            refused += 1
-        elif case.host is None:
-            accepted += 1
-            if accepted > ACCEPTED:
-                continue
+        kind = "elsewhere" if case.host is not None else "accepted" if reference.error is None else "refused"
+        if not wanted[kind]:
+            continue
+        wanted[kind] -= 1
         chosen.append(case)
         expected.append(reference)
     return chosen, expected
@@ -75,6 +75,8 @@ def _is_taken(case: Wrong, reference: Result) -> bool:
 
 def _difference(row: Row, case: Wrong, reference: Result, result: Result) -> str | None:
     if case.host is not None and result.error is not None:
+        if reference.error is not None and message(result.error) == message(reference.error):
+            return None  # the call is wrong on any device
         return None if _is_of_devices(result.error) else f"refused: {first_line(result.error)}"
     if reference.error is not None:
         if result.error is None:

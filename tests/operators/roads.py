@@ -89,18 +89,22 @@ def overloads(case: Case) -> set[torch._ops.OpOverload]:
 
 
 def lazy(cases: Sequence[Case]) -> Iterator[Result]:
-    """All calls recorded, then one program of them; one by one where something raised."""
+    """All calls recorded, then one program of them; one by one where something raised. A call that reads a value
+    raises what is wrong with an earlier one, which then passes."""
     for start in range(0, len(cases), BATCH):
         batch = cases[start : start + BATCH]
         trees = [record(case, XLA) for case in batch]
+        raised = any(isinstance(tree, Result) for tree in trees)
         try:
             lazy_runtime.sync(wait=True)
-            yield from [_read(tree) for tree in trees]
+            found = [_read(tree) for tree in trees]
         except Exception:
-            refused = [tree if isinstance(tree, Result) else None for tree in trees]
-            del trees
+            raised = True
+        del trees
+        if raised:
             drop_pending()
-            yield from [alone(case) if tree is None else tree for case, tree in zip(batch, refused, strict=True)]
+            found = [alone(case) for case in batch]
+        yield from found
 
 
 def _read(tree: Recorded | Result) -> Result:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from . import rows, ties
 from .arguments import Target, arguments, place
 from .case import Call, Case, Wrap
 
-#: How many calls that the CPU refuses are drawn for an entry, and out of how many at most.
-WANTED, DRAWN = 20, 60
+#: How many calls that the CPU refuses are drawn for an entry, and out of how many at most: most changes of a sample of
+#: an elementwise operator leave a call that is right.
+WANTED, DRAWN = 20, 400
 
 #: Elements of a sample's tensors together that a call may have.
 _LARGEST = 20_000
@@ -78,23 +79,19 @@ class Draft:
 Change = Callable[[Draft, random.Random], str | None]
 
 
-def cases(row: rows.Row) -> list[Wrong]:
-    """`DRAWN` changed calls of an entry, each with one change."""
+def cases(row: rows.Row) -> Iterator[Wrong]:
+    """Up to `DRAWN` changed calls of an entry, each with one change."""
     entry = rows.entry_of(row)
     dice = random.Random(f"{row.database}/{row.entry}/wrong")
     samples = _samples(entry)
-    found: list[Wrong] = []
-    for _ in range(DRAWN * 4):
-        if len(found) == DRAWN or not samples:
-            break
+    for _ in range(DRAWN if samples else 0):
         sample = dice.choice(samples)
         leaves, structure = tree_flatten(([sample.input, *sample.args], dict(sample.kwargs)))
         draft = Draft(leaves, structure)
         (name,) = dice.choices(list(_CHANGES), [weight for weight, _ in _CHANGES.values()])
         words = _CHANGES[name][1](draft, dice)
         if words is not None and not (name in ("sizes", "kind") and _CRASHING.fullmatch(row.entry)):
-            found.append(_case(entry, draft, name, words))
-    return found
+            yield _case(entry, draft, name, words)
 
 
 def _samples(entry: Any) -> list[Any]:

@@ -40,3 +40,14 @@ def test_what_does_not_fit_is_refused(call):
 def test_what_fits(dtype, value):
     expected, result = (torch.zeros(2, dtype=dtype, device=device).fill_(value) for device in ("cpu", "xla"))
     assert torch.equal(result.cpu(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_a_condition_of_bytes():
+    mask, x = torch.tensor([0, 1, 255], dtype=torch.uint8), torch.arange(3.0)
+    for call in (
+        lambda m, x: torch.where(m, x, -x),
+        lambda m, x: torch.where(m, 2, x),
+        lambda m, x: torch.where(m, 2, 3),
+    ):
+        assert call(mask.to("xla"), x.to("xla")).cpu().equal(call(mask, x))

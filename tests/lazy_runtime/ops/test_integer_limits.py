@@ -31,3 +31,11 @@ def test_what_ends_a_process_on_the_cpu(name):
     least = torch.tensor([torch.iinfo(torch.int64).min], device="xla")
     result = getattr(torch, name)(least, torch.tensor([-1], device="xla")).item()
     assert result == {"remainder": 0, "fmod": 0, "gcd": 1}.get(name, torch.iinfo(torch.int64).min)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8], ids=str)
+def test_thresholds_that_are_no_integers(dtype):
+    x = torch.tensor(numbers(dtype), dtype=dtype)
+    for threshold, value in ((0.15, 9), (0.9, 3.7), (2, 1)):
+        expected = torch.nn.functional.threshold(x, threshold, value)
+        assert torch.equal(torch.nn.functional.threshold(x.to("xla"), threshold, value).cpu(), expected)

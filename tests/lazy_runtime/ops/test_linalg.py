@@ -108,6 +108,13 @@ def test_least_squares(driver, a, b):
     check(L.lstsq, rand(*a, grad=False), rand(*b, grad=False), driver=driver, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd"])
+@pytest.mark.parametrize(("a", "b"), [((1, 4, 2), (3, 4, 2)), ((1, 4, 2), (4, 4)), ((1, 1, 4, 2), (4, 4, 4))])
+def test_least_squares_of_batches_of_one(driver, a, b):
+    """Torch takes the sizes of the last two from vectors, and the numbers from matrices."""
+    check(L.lstsq, rand(*a, grad=False), rand(*b, grad=False), driver=driver, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("driver", ["gelsy", "gelsd"])
 def test_least_squares_without_full_rank(driver):
     check(L.lstsq, torch.tensor([[1.0, 0], [0, 0], [0, 0]]), torch.ones(3, 2), driver=driver)

@@ -171,3 +171,9 @@ def test_the_gradient_of_hardsigmoid_is_the_formulas():
     torch.nn.functional.hardsigmoid(leaf).sum().backward()
     expected = ((x > -3) & (x < 3)).double() / 6
     torch.testing.assert_close(leaf.grad.cpu(), expected, rtol=1e-15, atol=0)
+
+
+def test_softplus_of_a_threshold_that_is_not_a_number():
+    x = torch.tensor([-8.0, 8.0, 1.0])
+    expected = torch.nn.functional.softplus(x, 3, float("nan"))
+    torch.testing.assert_close(torch.nn.functional.softplus(x.to("xla"), 3, float("nan")).cpu(), expected)

@@ -154,3 +154,9 @@ def test_max_unpool_refuses_an_index_out_of_range():
     x, index = torch.ones(1, 1, 2, 2, device="xla"), torch.full((1, 1, 2, 2), 16, device="xla")
     with pytest.raises(RuntimeError, match=r"Found an invalid max index: 16 \(output volumes are of size 4x4\)"):
         torch.ops.aten.max_unpool2d(x, index, [4, 4]).cpu()
+
+
+@pytest.mark.parametrize("pool", [F.max_pool3d, F.avg_pool3d], ids=["max", "average"])
+def test_a_single_volume_from_a_convolution(pool):
+    """Four dimensions, of which the convolution has left the second in the last place, and without a batch."""
+    check(lambda x, weight: pool(F.conv2d(x, weight), 2), rand(2, 3, 6, 6), rand(3, 3, 1, 1))

@@ -181,3 +181,19 @@ def test_every_random_operator_of_the_cpu_is_lowered():
     # chooses an implementation of attention, and draws nothing
     assert missing <= {"aten::_fused_sdp_choice"}
     assert len(seeded) > 40
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float32), (torch.float32, torch.float64)], ids=str)
+def test_normal_has_the_dtype_of_its_mean(dtypes):
+    mean, std = torch.zeros(1, 3, dtype=dtypes[0]), torch.ones(2, 1, dtype=dtypes[1])
+    expected, result = torch.normal(mean, std), torch.normal(mean.to("xla"), std.to("xla"))
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+
+
+@pytest.mark.parametrize("mask", [torch.bool, torch.float64, torch.complex64], ids=str)
+def test_the_dtype_of_dropout_s_gradient(mask):
+    gradient = torch.ops.aten.native_dropout_backward
+    expected = gradient(torch.ones(3), torch.ones(3, dtype=mask), 2.0)
+    result = gradient(torch.ones(3, device="xla"), torch.ones(3, dtype=mask, device="xla"), 2.0).cpu()
+    assert result.dtype == expected.dtype
+    assert result.equal(expected)

@@ -66,3 +66,14 @@ def test_polynomials_of_all_degrees(name):
     x = torch.tensor([-1.5, -1.0, -0.4, 0.0, 0.3, 1.0, 2.0], dtype=torch.float64)
     degrees = torch.tensor([-2.0, 0.0, 1.0, 2.0, 5.0, 7.0, 9.0, 30.0], dtype=torch.float64)
     same(getattr(torch.special, name), *(y.flatten() for y in torch.meshgrid(x, degrees, indexing="ij")), rtol=1e-8)
+
+
+def test_zeta_of_large_numbers():
+    """Of the terms, those that are left are 0, and the factors before them infinite."""
+    x, q = (
+        y.reshape(-1)
+        for y in torch.meshgrid(torch.tensor([60.0, 126, 127, 1e6]), torch.arange(1.0, 130), indexing="ij")
+    )
+    expected = torch.special.zeta(x, q)
+    result = torch.special.zeta(x.to("xla"), q.to("xla")).cpu()
+    torch.testing.assert_close(result, expected, rtol=2e-5, atol=1e-37)
