@@ -106,10 +106,10 @@ def _is_for_winograd(
 def _infer(x, weight, bias, stride, padding, dilation, *rest):
     """On meta tensors, with checks of numbers that only the CPU kernel makes."""
     transposed, _, groups = rest
-    is_of_channels = bias is None or weight.ndim < 3  # of which torch says more
-    if not is_of_channels:
-        is_of_channels = bias.shape == (weight.shape[1] * groups if transposed else weight.shape[0],)
-    if min((*stride, *dilation)) < 1 or min(padding) < 0 or not is_of_channels:
+    fits = True
+    if bias is not None and weight.ndim >= 3:  # of others torch says more
+        fits = bias.shape == (weight.shape[1] * groups if transposed else weight.shape[0],)
+    if min((*stride, *dilation)) < 1 or min(padding) < 0 or not fits:
         operands = (None if y is None else torch.zeros((), dtype=y.dtype).expand(y.shape) for y in (x, weight, bias))
         torch.ops.aten.convolution.default(*operands, stride, padding, dilation, *rest)
     return torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)

@@ -136,10 +136,28 @@ def _check(log_probs, targets, input_lengths, target_lengths):
     )
 
 
+def _refuse_dtypes(log_probs, targets, *lengths: torch.Tensor) -> None:
+    """Asks the CPU's kernel, of no step and no label; not of 16-bit floats, which XLA has and it has not."""
+    if type(log_probs) is not torch.Tensor:  # fake
+        return
+    floats = torch.float32 if log_probs.dtype in (torch.bfloat16, torch.float16) else log_probs.dtype
+    nothing = torch.zeros(1, 1, 1, dtype=floats, device="cpu"), torch.zeros(1, 0, dtype=targets.dtype, device="cpu")
+    if lengths:
+        aten._ctc_loss.Tensor(*nothing, *(torch.zeros(1, dtype=x.dtype, device="cpu") for x in lengths))
+    else:
+        aten._ctc_loss.default(*nothing, [0], [0])
+
+
+def _infer(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    _refuse_dtypes(log_probs, targets)
+    return aten._ctc_loss.default(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+
+
 def _infer_with_tensors(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     """Torch has no meta kernel: the number of states is in the lengths. Here as many as the targets could have."""
     if log_probs.is_cpu:
         return aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    _refuse_dtypes(log_probs, targets, input_lengths, target_lengths)
     steps, time, classes = log_probs.shape[1], log_probs.shape[0], log_probs.shape[2]
     if not 0 <= blank < classes:
         raise RuntimeError("blank must be in label range")
@@ -152,7 +170,7 @@ def _infer_with_tensors(log_probs, targets, input_lengths, target_lengths, blank
 _LENGTHS = ("input_lengths", "target_lengths")
 
 
-@op("aten::_ctc_loss")
+@op("aten::_ctc_loss", infer=_infer)
 @op("aten::_ctc_loss.Tensor", fallible=True, host_inputs=_LENGTHS, infer=_infer_with_tensors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     if isinstance(input_lengths, jax.Array):

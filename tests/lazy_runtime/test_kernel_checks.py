@@ -54,6 +54,10 @@ REFUSED = {
     "linear of a vector and a bias of two dimensions": lambda d: F.linear(
         floats(4).to(d), floats(5, 4).to(d), floats(2, 5).to(d)
     ),
+    "ctc_loss of integers": lambda d: torch.ops.aten._ctc_loss(integers(2, 1, 3).to(d), integers(1, 1).to(d), [2], [1]),
+    "ctc_loss of lengths that are floats": lambda d: torch.ops.aten._ctc_loss.Tensor(
+        floats(2, 1, 3).to(d), integers(1, 1).to(d), floats(1).to(d), floats(1).to(d)
+    ),
     "searchsorted in a number": lambda d: torch.searchsorted(floats().to(d), 2.0),
     "batch_norm without statistics": lambda d: F.batch_norm(floats(1, 2, 3).to(d), None, None),
     "lu_factor of integers": lambda d: torch.linalg.lu_factor(integers(3, 3).to(d)),
