@@ -77,6 +77,15 @@ def not_dense(kind: str) -> str:
     )
 
 
+def no_quantized(name: str) -> str:
+    """For an operator on xla tensors that gives or takes quantized ones."""
+    return (
+        f"{name} is of quantized tensors, which cannot be on an xla device: quantize on the CPU (`model.cpu()`, "
+        "`x.cpu()`), train with torch.fake_quantize_per_tensor_affine, or keep integers and scales "
+        "(torch.ops.quantized_decomposed)\n  called at " + (users_line() or "no known line")
+    )
+
+
 def no_quantized_here(name: str) -> str:
     """For an operator that gives a quantized tensor in a program of XLA's."""
     return (

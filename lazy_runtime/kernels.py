@@ -39,6 +39,7 @@ from . import (
 from . import data_dependent as data_dependent  # for their handlers
 from . import fallback as fallback
 from . import grad_scaler as grad_scaler
+from . import quantized as quantized
 from . import random_arguments as random_arguments
 from . import traced_factories as traced_factories
 from . import unique as unique
