@@ -18,7 +18,7 @@ from .case import Call, Case, Wrap
 
 #: How many calls that the CPU refuses are drawn for an entry, and out of how many at most: most changes of a sample of
 #: an elementwise operator leave a call that is right.
-WANTED, DRAWN = 20, 400
+WANTED, DRAWN = 20, 2000
 
 #: Elements of a sample's tensors together that a call may have.
 _LARGEST = 20_000
