@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -263,8 +261,3 @@ def test_seeds_of_a_devices_own_stream_use_all_64_bits():
     assert seeds.unique().numel() == 1000
     for bit in range(64):
         assert 400 < int((seeds >> bit & 1).sum()) < 600
-
-
-def test_an_xla_generator_is_torchs_error():
-    with contextlib.suppress(ImportError), pytest.raises(RuntimeError, match="XLA generator"):
-        torch.Generator("xla")
