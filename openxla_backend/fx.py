@@ -286,20 +286,10 @@ def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
     kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example."""
     if not isinstance(value, XLATensor) or node.target in _WRONG_STRIDES:
         return value
-    own = value.spec
-    stride = _spec_like(own, node.meta.get("val"), sizes).stride
-    if stride == own.stride:
+    spec, stride = value.spec, _strides(node, sizes, value)
+    if stride == spec.stride:
         return value
-    return make(value.handle, TensorSpec.of(own.device, own.dtype, own.shape, stride, own.offset))
-
-
-def _spec_like(spec: TensorSpec, fake: Any, sizes: Sizes) -> TensorSpec:
-    """The spec with the strides and the offset of a fake tensor, where there is one and they are known."""
-    if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
-        stride, offset = sizes.ints(fake.stride()), sizes.ints([fake.storage_offset()])
-        if stride is not None and offset is not None:
-            return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
-    return spec
+    return make(value.handle, TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, spec.offset))
 
 
 def _strides(node: torch.fx.Node, sizes: Sizes, argument: torch.Tensor) -> tuple[int, ...]:
@@ -419,7 +409,12 @@ class _Outputs:
 
     def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
         """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
-        return _spec_like(value.spec, fake, self._sizes)
+        spec = value.spec
+        if isinstance(fake, torch.Tensor):
+            stride, offset = self._sizes.ints(fake.stride()), self._sizes.ints([fake.storage_offset()])
+            if stride is not None and offset is not None:
+                return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
+        return spec
 
 
 #: Operators whose meta kernels give other strides than the CPU's (torch 2.13); those that are inferred here are right.
