@@ -146,6 +146,13 @@ class StandIns {
   std::unordered_map<c10::TensorImpl*, Tensor> tensors_;
 };
 
+// Puts new ones of the CPU's in the places of an operator's generators: the user's may be xla's, and keeps its numbers.
+void replace_generators(std::vector<c10::IValue>& values) {
+  for (c10::IValue& value : values) {
+    if (value.isGenerator()) value = at::detail::createCPUGenerator();
+  }
+}
+
 // Functionalization first runs an operator on meta tensors, whose kernels word many errors in their own way, and has its
 // errors in another order. Raises what the CPU's kernel says instead, if that says anything.
 void raise_as_on_cpu(const c10::OperatorHandle& op, std::vector<c10::IValue> values) {
@@ -160,8 +167,8 @@ void raise_as_on_cpu(const c10::OperatorHandle& op, std::vector<c10::IValue> val
   at::AutoDispatchBelowADInplaceOrView below;
   for (c10::IValue& value : values) {
     if (value.isTensor() && is_ours(value.toTensor())) value = stand_ins(value.toTensor());
-    if (value.isGenerator()) value = at::detail::createCPUGenerator();  // the user's may be xla's, and keeps its numbers
   }
+  replace_generators(values);
   op.callBoxed(values);
 }
 
@@ -186,9 +193,7 @@ void call_without_elements(const c10::OperatorHandle& op, std::vector<c10::IValu
     return at::empty(std::vector<int64_t>(tensor.dim() > 0 ? 1 : 0), tensor.options().device(c10::kCPU));
   };
   replace_tensors(values, stand_in);
-  for (c10::IValue& value : values) {
-    if (value.isGenerator()) value = at::detail::createCPUGenerator();
-  }
+  replace_generators(values);
   at::AutoDispatchBelowADInplaceOrView below;
   op.callBoxed(values);
 }

@@ -340,8 +340,9 @@ std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
 // for them, which functionalization runs first, take none.
 std::optional<c10::OperatorHandle> drawn_form(const c10::OperatorHandle& op, const std::vector<c10::IValue>& values) {
   static const std::unordered_set<std::string_view> names = {"cauchy", "exponential", "geometric", "log_normal"};
+  if (!values.back().isGenerator()) return std::nullopt;  // first: hardly any write has one
   const std::string& name = op.operator_name().name;
-  if (name.back() != '_' || names.count(stem(op)) == 0 || !values.back().isGenerator()) return std::nullopt;
+  if (name.back() != '_' || names.count(stem(op)) == 0) return std::nullopt;
   return c10::Dispatcher::singleton().findSchema({name.substr(0, name.size() - 1), op.operator_name().overload_name});
 }
 
