@@ -8,8 +8,6 @@ import torch
 
 from . import dispatch, errors
 
-aten = torch.ops.aten
-
 
 @dispatch.handler(
     "aten::quantize_per_tensor", "aten::quantize_per_tensor.tensor_qparams", "aten::quantize_per_tensor.tensors",

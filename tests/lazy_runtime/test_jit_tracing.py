@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recurrent import Recurrent
+
 # Torch 2.13 deprecates the tracer, which people use, and warns of each number that it keeps.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
@@ -43,15 +45,6 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, _ = self.attention(x, x, x, need_weights=False)
         return y.reshape(x.shape[0], -1, 4)
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._mode_utils import no_dispatch
 
+from tests.recurrent import Recurrent
+
 MODES = ("real", "fake", "symbolic")
 
 
@@ -35,15 +37,6 @@ class Network(nn.Module):
         y[:, 0].add_(1)
         y[0] = 2.0
         return nn.functional.layer_norm(y.mT, (2,))
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]
 
 
 def _operators(graph: torch.fx.GraphModule) -> list[str]:
