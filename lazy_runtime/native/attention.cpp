@@ -77,7 +77,7 @@ INLINE void store_as(BFloat16* to, Vector x) {
   const Integers bits = reinterpret_cast<Integers&>(x);
   const Integers rounded = bits + 0x7fff + ((bits >> 16) & 1);
   Halves halves = __builtin_convertvector((x == x ? rounded : bits | 0x400000) >> 16, Halves);
-  *reinterpret_cast<Halves*>(to) = halves;
+  std::memcpy(to, &halves, sizeof(halves));  // by a pointer, clang takes them for aligned
 }
 
 // What is added to a row of scores: nothing, numbers of a mask, or one number of it for all.

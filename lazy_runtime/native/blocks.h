@@ -37,8 +37,13 @@ using Vector = float __attribute__((vector_size(lanes * sizeof(float)), aligned(
 #endif
 #define INLINE __attribute__((always_inline)) inline
 
-INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-INLINE void store(float* to, const Vector& x) { *reinterpret_cast<Vector*>(to) = x; }
+// A vector anywhere in memory: that `Vector` itself is aligned to 4 bytes, clang forgets where it is read by a pointer.
+struct __attribute__((packed, may_alias)) Anywhere {
+  Vector vector;
+};
+
+INLINE Vector load(const float* from) { return reinterpret_cast<const Anywhere*>(from)->vector; }
+INLINE void store(float* to, const Vector& x) { reinterpret_cast<Anywhere*>(to)->vector = x; }
 
 // Memory that a thread keeps.
 inline float* scratch(int64_t numbers) {
