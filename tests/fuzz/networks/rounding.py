@@ -31,6 +31,9 @@ _EXACT = frozenset(
 #: They give the inverse of the deviation as their third result.
 _CENTERING = frozenset(["native_batch_norm", "_native_batch_norm_legit", "native_group_norm", "native_layer_norm"])
 
+#: ... and what adds squares of such differences: equal numbers have a deviation of 0, or of rounding.
+_DEVIATIONS = frozenset(["std", "std_mean"])
+
 
 class Rounding(TorchDispatchMode):
     """Moves what each operator computes by -1, 0 or 1 units in the last place, backward and in the optimizer as well.
@@ -56,6 +59,11 @@ class Rounding(TorchDispatchMode):
         if name in _CENTERING and found[0].dtype in _BITS and found[0].numel() and found[2].numel():
             self._seed += 1
             _blur(found[0], args[0].detach().abs().amax() * found[2].amax(), self._seed, self._gives_zeros)
+        if name in _DEVIATIONS and not self._gives_zeros:
+            deviation = found[0] if isinstance(found, tuple) else found
+            if deviation.dtype in _BITS and args[0].numel():
+                self._seed += 1
+                _blur_deviation(deviation, args[0].detach().abs().amax(), self._seed)
         if name not in _EXACT and all(each.alias_info is None for each in func._schema.returns):
             for x in found if isinstance(found, (tuple, list)) else (found,):
                 if isinstance(x, torch.Tensor) and x.dtype in _BITS:
@@ -72,6 +80,12 @@ def _blur(x: torch.Tensor, scale: torch.Tensor, seed: int, gives_zeros: bool) ->
         x.copy_(torch.where(unit > 0, (x / unit).round() * unit, x))
     else:
         x.add_(_steps(x.view(_BITS[x.dtype]).long() ^ seed) * unit)
+
+
+def _blur_deviation(x: torch.Tensor, scale: torch.Tensor, seed: int) -> None:
+    """Adds what rounding of numbers of a scale leaves, which is never negative."""
+    x = x.detach()
+    x.add_(_steps(x.view(_BITS[x.dtype]).long() ^ seed).abs() * scale * torch.finfo(x.dtype).eps)
 
 
 def _move(x: torch.Tensor, seed: int, keeps_ties: bool) -> None:

@@ -34,7 +34,7 @@ def train(
     seen: dict[str, torch.Tensor] = {}
     for number, (x, target) in enumerate(batches):
         wants = x.requires_grad
-        x = x.detach().to(device).requires_grad_(wants)
+        x = x.detach().to(device, copy=True).requires_grad_(wants)  # a network may write to it
         loss = step(forward, optimizer, x, target.to(device))
         if scheduler is not None:
             scheduler.step()
@@ -51,5 +51,5 @@ def train(
                 seen[f"{key} of parameter {number}"] = value.detach().cpu().clone()
     if compiled == "model" or device == "cpu":
         with torch.no_grad():
-            seen["the result without gradients"] = forward(batches[0][0].detach().to(device)).cpu()
+            seen["the result without gradients"] = forward(batches[0][0].to(device)).cpu()
     return seen
