@@ -54,6 +54,17 @@ REFUSED = {
     "linear of a vector and a bias of two dimensions": lambda d: F.linear(
         floats(4).to(d), floats(5, 4).to(d), floats(2, 5).to(d)
     ),
+    **{
+        f"{name} of {dtype}": lambda d, name=name, dtype=dtype: getattr(torch.linalg, name)(
+            torch.eye(3, dtype=dtype).to(d)
+        )
+        for name in ("cholesky", "det", "eigh", "eigvalsh", "lu", "lu_factor", "qr", "slogdet", "svd", "svdvals")
+        for dtype in (torch.float16, torch.bfloat16)
+    },
+    "solve of halves": lambda d: torch.linalg.solve(*(torch.eye(3, dtype=torch.float16).to(d),) * 2),
+    "householder_product of halves": lambda d: torch.linalg.householder_product(
+        torch.eye(3, dtype=torch.float16).to(d), torch.ones(3, dtype=torch.float16).to(d)
+    ),
     "ctc_loss of integers": lambda d: torch.ops.aten._ctc_loss(integers(2, 1, 3).to(d), integers(1, 1).to(d), [2], [1]),
     "ctc_loss of lengths that are floats": lambda d: torch.ops.aten._ctc_loss.Tensor(
         floats(2, 1, 3).to(d), integers(1, 1).to(d), floats(1).to(d), floats(1).to(d)
