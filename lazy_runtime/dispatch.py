@@ -29,6 +29,7 @@ from . import (
     native,
     precision,
     recompute,
+    recorders,
     transfer,
     xla_devices,
 )
@@ -231,6 +232,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         return result
     if not pending:
         _begin(device)
+    recorders.mark(node)
     pending.append(node)
     if recomputed:
         recompute.recorded(node)
@@ -261,6 +263,7 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     handles = _handles_of(node)
     if not device.pending:
         _begin(device)
+    recorders.mark(node)
     device.pending.append(node)
     return handles
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from . import (
     metrics,
     numbering,
     op_by_op,
+    recorders,
     sharding,
     shared_numbers,
 )
@@ -86,13 +87,14 @@ def is_unobserved() -> bool:
 
 
 @unseen
-def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
+def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = None) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 
     Tensors that nobody can read any more are not computed, and their buffers are reused for the outputs.
 
     Args:
-        reading: a value is wanted; nobody asked for a sync.
+        wanted: values that are read, or none where a step ends: nobody asked for a sync. What other threads have
+            recorded stays pending, but for what is needed of it (`recorders.py`). None if somebody did ask.
 
     Raises:
         what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
@@ -107,11 +109,9 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
             now = time.perf_counter_ns()
             metrics.record("DeviceLockWait", now - asked)
             metrics.record("LazyTracing", asked - device.began_ns)
-        # the list itself stays: another thread may be about to append to it
-        pending = device.pending[:]
-        del device.pending[: len(pending)]
+        pending = _taken(device) if wanted is None else recorders.take(device, wanted)
         try:
-            if pending and _ONE_BY_ONE[reading]:
+            if pending and _ONE_BY_ONE[bool(wanted)]:
                 for node in op_by_op.nodes(pending):
                     _run(device, [node])
             elif pending:
@@ -135,6 +135,13 @@ def sync(device: Device, wait: bool = False, reading: bool = False) -> None:
                 pending.pop()
     if wait or _SYNC_WAITS:
         device.wait()
+
+
+def _taken(device: Device) -> list[Node]:
+    """All that is pending. The list itself stays: another thread may be about to append to it."""
+    pending = device.pending[:]
+    del device.pending[: len(pending)]
+    return pending
 
 
 def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.Array:
@@ -174,7 +181,7 @@ def _compute(value: Value, device: Device) -> None:
     if value.array is None:
         if before_cut is not None:
             before_cut("a value is read")
-        sync(device, reading=True)
+        sync(device, wanted=(value,))
     if value.array is None:
         with device.lock:
             if value.array is None and value.node is not None:  # of a program that failed: whoever reads it is told why

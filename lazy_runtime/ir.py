@@ -159,13 +159,15 @@ class Handle:
 class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
     is the user's that recorded it, set where the call is `located`, in traces, and where `lines.keep`;
-    `stack` all of the user's frames and `scope` the part of the program, set where `lines.keep_stacks`."""
+    `stack` all of the user's frames and `scope` the part of the program, set where `lines.keep_stacks`; `thread` is the
+    recording one's, set where several threads record (`recorders.py`)."""
 
-    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack")
+    __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack", "thread")
 
     line: str
     scope: str
     stack: list[Line]
+    thread: int
 
     def __init__(self, call: Call, inputs: Sequence[Value], floats: Sequence[float], ints: Sequence[int]):
         self.call = call

@@ -132,7 +132,7 @@ class DeviceRun:
             handles = self._defer(arguments)
         elif self._device.grid is not None:  # how its arguments lie shows now, and is a part of the program
             handles = self._defer(arguments)
-            execute.sync(self._device)
+            execute.sync(self._device, wanted=())
         else:
             handles = self._execute(arguments)
         began = time.perf_counter_ns()
@@ -147,7 +147,7 @@ class DeviceRun:
             arguments[number].set_(tensor)
         arguments.clear()
         if self._ends_step and not compiling.is_tracing():
-            execute.sync(self._device)
+            execute.sync(self._device, wanted=())
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
 
@@ -160,7 +160,7 @@ class DeviceRun:
         if self._updated is None:  # an optimizer that is compiled too belongs to the step, an evaluation does not
             return device.deferred and any(_is_pending(arguments[number]) for number in self._arguments)
         if device.deferred and any(_is_pending(arguments[number]) for number in self._updated):
-            execute.sync(device)  # they have been updated: the step before has ended
+            execute.sync(device, wanted=())  # they have been updated: the step before has ended
         return True
 
     def _defer(self, arguments: list[Any]) -> list[Handle]:
@@ -223,7 +223,7 @@ class DeviceRun:
         for array, _ in buffers:
             if array is None:
                 metrics.count("DynamoSyncInputExecuteTime")
-                execute.sync(self._device)
+                execute.sync(self._device, wanted=values)
                 buffers = list(map(execute.buffer, values))
                 break
         return [

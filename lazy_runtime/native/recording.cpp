@@ -85,6 +85,11 @@ class Recorder {
     node_.inputs.put(node, arguments.inputs.release());
     if (arguments.floats) node_.floats.put(node, arguments.floats.release());
     if (arguments.ints) node_.ints.put(node, arguments.ints.release());
+    if (!is_noted_) {
+      Held none(checked(PyObject_CallNoArgs(note_)));
+      is_noted_ = true;
+    }
+    if (is_true(several_.now())) node_.thread.put(node, checked(PyLong_FromUnsignedLong(PyThread_get_thread_ident())));
     Held result(results(call, node));
     count(op->counter);
     Held pending(checked(PyObject_GetAttr(device, pending_name_)));  // now: what was made since may have run anything
@@ -262,8 +267,9 @@ class Recorder {
   struct { Slot handle, spec; } tensor_{{tensor_type_, "handle"}, {tensor_type_, "spec"}};
   struct { Slot value; } handle_{{handle_type_, "value"}};
   struct { Slot node, index, owner; } value_{values_.slot("node"), values_.slot("index"), values_.slot("owner")};
-  struct { Slot call, inputs, floats, ints, outputs; } node_{
-      nodes_.slot("call"), nodes_.slot("inputs"), nodes_.slot("floats"), nodes_.slot("ints"), nodes_.slot("outputs")};
+  struct { Slot call, inputs, floats, ints, outputs, thread; } node_{
+      nodes_.slot("call"), nodes_.slot("inputs"), nodes_.slot("floats"),
+      nodes_.slot("ints"), nodes_.slot("outputs"), nodes_.slot("thread")};
   struct CallSlots {
     Held type{attribute(module("ir"), "Call")};
     Slot device{type, "device"}, outputs{type, "outputs"}, container{type, "container"}, located{type, "located"};
@@ -286,11 +292,14 @@ class Recorder {
   Held is_recomputing_{attribute(module("recompute"), "is_running")}, precision_{attribute(module("precision"), "level")};
   Held counters_{attribute(module("metrics"), "counters")};
   Held born_{attribute(module("lifetimes"), "born")}, died_{attribute(module("lifetimes"), "died")};
+  Held note_{attribute(module("recorders"), "note")};
   Held one_{checked(PyLong_FromLong(1))};
   Held pending_name_{checked(PyUnicode_InternFromString("pending"))}, hex_name_{checked(PyUnicode_InternFromString("hex"))};
   Global traces_{"dispatch", "_traces"}, lowest_{"dispatch", "_LOWEST"}, highest_{"dispatch", "_HIGHEST"};
   Global special_floats_{"dispatch", "_SPECIAL_FLOATS"}, keeps_lines_{"lines", "keep"};
-  Global is_eager_{"execute", "eager"}, pending_limit_{"execute", "pending_limit"};
+  Global is_eager_{"execute", "eager"}, pending_limit_{"execute", "pending_limit"}, several_{"recorders", "several"};
+
+  static inline thread_local bool is_noted_ = false;
 
   std::unordered_map<PyObject*, std::shared_ptr<Operator>> known_;
   std::pair<Py_ssize_t, Py_ssize_t> known_sizes_;
