@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._guards import TracingContext
 
 from lazy_runtime.experimental import compiling
 
@@ -46,9 +47,24 @@ def _return_counters() -> None:
 
     def move_step_if_cpu(self: OptimizerVariable) -> None:
         compiling.on_recording(functools.partial(_count_on_host, weakref.ref(self.value)))
-        move(self)
+        if _is_first(self.value):
+            move(self)
 
     OptimizerVariable.move_step_if_cpu = move_step_if_cpu  # type: ignore[method-assign]
+
+
+#: The optimizers whose counters each trace has moved.
+_moved: weakref.WeakKeyDictionary[TracingContext, weakref.WeakSet[torch.optim.Optimizer]] = weakref.WeakKeyDictionary()
+
+
+def _is_first(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this trace has not come to the optimizer before. Dynamo moves counters at each group: those of an earlier
+    one are in the graph by then, and what would take their place in the optimizer's state, nothing would count."""
+    seen = _moved.setdefault(TracingContext.get(), weakref.WeakSet())
+    if optimizer in seen:
+        return False
+    seen.add(optimizer)
+    return True
 
 
 def _count_on_host(reference: weakref.ref[torch.optim.Optimizer]) -> None:

@@ -92,3 +92,24 @@ def test_a_learning_rate_of_zero_changes_nothing(name, options):
 
     for found, expected in zip(train("xla", True), train("cpu", False), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adamax", "RMSprop"])
+def test_steps_of_each_group_are_counted_where_the_graph_is_broken(name):
+    """Dynamo makes the state of one group after the other, and moved the counters of those whose were in the graph."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).to("xla")
+    groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.003}]
+    optimizer = getattr(torch.optim, name)(groups, lr=0.01, foreach=True)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        torch._dynamo.graph_break()
+        loss.backward()
+        optimizer.step()
+
+    call = torch.compile(step, backend="openxla")
+    for _ in range(3):
+        call(torch.ones(4, 3, device="xla"))
+    assert [float(optimizer.state[p]["step"]) for p in model.parameters()] == [3, 3]
