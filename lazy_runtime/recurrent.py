@@ -197,6 +197,8 @@ def _as_autocast(call: _Call, dtype: torch.dtype) -> _Call:
 
 def _results(call: _Call) -> Any:
     x, hiddens, cells = _run(call)
+    if not call.bidirectional:  # else two of them were put together
+        x = x.clone()  # what is saved for the gradients is not what users write to
     x = x.transpose(0, 1) if call.batch_first else x
     return x, torch.stack(hiddens), *([torch.stack(cells)] if call.mode == "lstm" else [])
 

@@ -143,6 +143,28 @@ def test_forward_mode_and_functional_derivatives() -> None:
     )
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("name", "options"), [("LSTM", {}), ("GRU", {"batch_first": True}), ("RNN", {"num_layers": 2})]
+)
+def test_results_can_be_written_to(name: str, options: dict[str, Any], compiled: bool) -> None:
+    def gradients(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = getattr(torch.nn, name)(3, 4, **options).double()
+        x = torch.rand(5, 2, 3, dtype=torch.float64)
+        model, x = model.to(device), x.to(device)
+
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            output = model(x)[0]
+            output[..., :2].mul_(3)
+            return output.square().sum()
+
+        (torch.compile(loss, backend="openxla") if compiled and device != "cpu" else loss)(x).backward()
+        return [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+
+    _close(gradients("xla"), gradients("cpu"))
+
+
 def test_what_is_no_layer_is_refused_as_on_the_cpu() -> None:
     def message(device: str) -> str:
         gru = _layer("gru").to(device)
