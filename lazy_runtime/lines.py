@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 import torch
+import typing_extensions
 
 from . import environment
 from .debug import output
@@ -28,6 +29,8 @@ _OURS = tuple(
 _ours: dict[str, bool] = {  # file → see `is_ours`
     contextlib.__file__: True,
     functools.__file__: True,
+    # around what torch deprecates; from Python 3.13 on it is in a file of Python's
+    typing_extensions.deprecated.__call__.__code__.co_filename: True,
 }
 
 #: Whether every recorded operator keeps its line (`PT_XLA_DEBUG_LEVEL`), and its whole stack (`XLA_IR_DEBUG`).

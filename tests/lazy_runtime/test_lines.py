@@ -1,6 +1,7 @@
 import functools
 
 import torch
+import typing_extensions
 
 import lazy_runtime
 from lazy_runtime import compiler, debug, errors, lines
@@ -24,6 +25,12 @@ def test_what_stands_between_is_skipped():
             return lines.stack()
 
     assert [frame.function for frame in Lazy().frames[:2]] == ["frames", "test_what_stands_between_is_skipped"]
+
+    @typing_extensions.deprecated("torch decorates so", category=None)
+    def deprecated():
+        return lines.stack()
+
+    assert [frame.function for frame in deprecated()[:2]] == ["deprecated", "test_what_stands_between_is_skipped"]
     compiler.clear()
     x = torch.rand(4).to("xla")
     with lazy_runtime.compile():  # whose end runs in a generator of contextlib's
