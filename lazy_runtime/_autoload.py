@@ -47,6 +47,8 @@ def load() -> None:
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         _library.impl("_to_copy", _first_use("to_copy"), "XLA")
+        for name in ("_empty_affine_quantized", "_empty_per_channel_affine_quantized", "empty_quantized"):
+            _library.impl(name, _first_use("refuse_quantized", f"aten::{name}"), "XLA")
         if not hasattr(torch, "xla"):
             torch._register_device_module("xla", device_module)
         module_moves.install()
@@ -56,7 +58,13 @@ def load() -> None:
         sys.stderr.write(f"lazy_runtime could not set up the xla device: {type(error).__name__}: {error}\n")
 
 
-def _first_use(kernel: str) -> Any:
+def _first_use(kernel: str, *before: Any) -> Any:
+    """A kernel that starts xla when it is called.
+
+    Args:
+        kernel: the name of a function in `kernels`.
+        before: its arguments before those of the operator.
+    """
     function: Any = None
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -71,7 +79,7 @@ def _first_use(kernel: str) -> Any:
                 from . import kernels
 
                 function = getattr(kernels, kernel)
-        return function(*args, **kwargs)
+        return function(*before, *args, **kwargs)
 
     return call
 

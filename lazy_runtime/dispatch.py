@@ -383,6 +383,9 @@ def _new_call(
     specs: list[TensorSpec] = []
     numbers = {"float": 0, "int": 0}
 
+    if not dtypes.QUANTIZED.isdisjoint(arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.dtype)):
+        raise NotImplementedError(errors.no_quantized(operator.name))
+
     def template_of(arg: Any, dynamic: bool = scan.dynamic) -> Any:
         if isinstance(arg, XLATensor):
             specs.append(arg.spec)

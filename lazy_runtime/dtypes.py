@@ -42,6 +42,9 @@ _TORCH_TO_JAX: dict[torch.dtype, Any] = {
 _TO_NUMPY = {torch_dtype: np.dtype(jax_dtype) for torch_dtype, jax_dtype in _TORCH_TO_JAX.items()}
 _TO_TORCH = {numpy_dtype: torch_dtype for torch_dtype, numpy_dtype in _TO_NUMPY.items()}
 
+#: Torch's dtypes of integers that stand for floats, and carry a scale.
+QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
 # TPUs emulate float64 but have no complex128 at all (XLA's own limit, https://openxla.org/xla/operation_semantics).
 _PLATFORM_LACKS: dict[str, frozenset[torch.dtype]] = {"tpu": frozenset({torch.complex128})}
 

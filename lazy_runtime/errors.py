@@ -70,10 +70,19 @@ class DataDependentError(NotImplementedError):
 
 
 def not_dense(kind: str) -> str:
-    """For a quantized tensor, or a sparse one of another layout than COO."""
+    """For a sparse tensor of another layout than COO."""
     return (
-        f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`, "
-        "`x.dequantize()`), and use sparse=False in nn.Embedding"
+        f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`), and use "
+        "sparse=False in nn.Embedding"
+    )
+
+
+def quantized_move() -> str:
+    """For a move of a quantized tensor to an xla device."""
+    return (
+        "a quantized tensor cannot be on an xla device: move its numbers (`x.dequantize().to(device)`) or its integers "
+        "(`x.int_repr().to(device)`); leave a quantized model on the CPU, or move the one that it was made of"
+        + _called_at()
     )
 
 
@@ -82,8 +91,12 @@ def no_quantized(name: str) -> str:
     return (
         f"{name} is of quantized tensors, which cannot be on an xla device: quantize on the CPU (`model.cpu()`, "
         "`x.cpu()`), train with torch.fake_quantize_per_tensor_affine, or keep integers and scales "
-        "(torch.ops.quantized_decomposed)\n  called at " + (users_line() or "no known line")
+        "(torch.ops.quantized_decomposed)" + _called_at()
     )
+
+
+def _called_at() -> str:
+    return f"\n  called at {users_line() or 'no known line'}"
 
 
 def no_quantized_here(name: str) -> str:

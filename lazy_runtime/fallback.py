@@ -39,6 +39,8 @@ def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any
     if func._schema.is_mutable:
         raise NotImplementedError(errors.no_lowering(func))
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.QuantizedCPU):
+            raise NotImplementedError(errors.no_quantized(func.name()))
         raise NotImplementedError(errors.no_kernel(func))
     if _in_program(func) and _can_pass(args, kwargs):
         try:

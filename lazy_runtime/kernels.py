@@ -143,6 +143,7 @@ def empty(
 ) -> torch.Tensor:
     """`aten::empty.memory_format`. The elements are zeros, see `uninitialized`."""
     _strided(layout)
+    _not_quantized("aten::empty", dtype)
     target = devices.get(device)
     if memory_format is None or memory_format is torch.contiguous_format:
         return _filled(TensorSpec.of(target, dtype or torch.get_default_dtype(), tuple(size)))
@@ -161,6 +162,7 @@ def empty_strided(
 ) -> torch.Tensor:
     """`aten::empty_strided`; the strides are what the user sees, the buffer is dense."""
     _strided(layout)
+    _not_quantized("aten::empty_strided", dtype)
     spec = TensorSpec.of(devices.get(device), dtype or torch.get_default_dtype(), tuple(size), tuple(stride))
     if any(step < 0 for step in spec.stride):
         torch.empty_strided(spec.shape, spec.stride, device="cpu")  # raises
@@ -172,9 +174,22 @@ def empty_strided(
     return _filled(spec) if type(flat) is XLATensor else views.of_root(flat, spec.shape, spec.stride, 0)
 
 
+def refuse_quantized(name: str, *args: Any, **options: Any) -> torch.Tensor:
+    """
+    Raises:
+        NotImplementedError: always: the operator makes a quantized tensor.
+    """
+    raise NotImplementedError(errors.no_quantized(name))
+
+
 def _strided(layout: torch.layout | None) -> None:
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"xla tensors are dense, {layout} is not supported: use layout=torch.strided")
+
+
+def _not_quantized(name: str, dtype: torch.dtype | None) -> None:
+    if dtype in dtypes.QUANTIZED:
+        refuse_quantized(name)
 
 
 def _filled(spec: TensorSpec) -> torch.Tensor:
@@ -216,6 +231,8 @@ def to_copy(
         options = {"dtype": dtype, "device": device, "non_blocking": non_blocking, "memory_format": memory_format}
         return subclasses.functionalize(aten._to_copy.default, tensor, **options)
     dtype = dtype or tensor.dtype
+    if not tensor.is_quantized:
+        _not_quantized("aten::to", dtype)
     copy = transfer.to_device(tensor.to("cpu", dtype), devices.get(device))
     look = aten._to_copy.default(tensor, dtype=dtype, device=torch.device("meta"), memory_format=memory_format)
     return to_user(make(copy.handle, TensorSpec.like(copy.spec.device, look)))

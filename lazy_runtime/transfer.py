@@ -37,9 +37,10 @@ def to_device(
         TypeError: the device has no such dtype.
         NotImplementedError: the tensor is sparse or quantized.
     """
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-        raise NotImplementedError(errors.not_dense(kind))
+    if tensor.is_quantized:
+        raise NotImplementedError(errors.quantized_move())
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(errors.not_dense(str(tensor.layout).removeprefix("torch.")))
     if tensor.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     dtypes.check_supported(tensor.dtype, device.platform)

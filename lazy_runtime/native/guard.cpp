@@ -4,7 +4,7 @@
 // "PyTorch is not linked with support for xla devices". PJRT orders work by data dependence, so streams and events have
 // no meaning here: there is one default stream per device and waiting on it is a no-op.
 //
-// Besides, where `torch.Generator` gets the device's generators.
+// Besides, where `torch.Generator` gets the device's generators, and who is asked for quantized tensors on the device.
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -97,6 +97,21 @@ TORCH_LIBRARY_FRAGMENT(lazy_runtime, library) {
   library.def(
       "cpu_generator(Generator generator) -> Generator",
       torch::CppFunction::makeFromBoxedFunction<&cpu_generator_boxed>());
+}
+
+// A quantized dtype and an xla device make a key that Python has no name for. The kernels of plain xla tensors, which are
+// in Python, are asked instead: they say what is wrong, and where.
+void as_plain(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::XLA, *stack);
+}
+
+TORCH_LIBRARY_IMPL(_, QuantizedXLA, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&as_plain>());
+}
+
+TORCH_LIBRARY_IMPL(aten, QuantizedXLA, library) {
+  // for any backend torch has a kernel, which leaves a quantized tensor where it is
+  library.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&as_plain>());
 }
 
 }  // namespace

@@ -620,13 +620,6 @@ TORCH_LIBRARY(lazy_runtime, library) {
   }
 }
 
-// For every operator that would make or take a quantized tensor on xla; `errors.py` has the same words.
-void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.operator_name(), ": xla tensors are dense, a quantized tensor cannot be on an xla device: convert it "
-      "first (`x.dequantize()`)");
-}
-
 // Registers the kernel for every operator of aten's that writes, but for those that have one of their own by now.
 extern "C" void xla_register_writes() {
   static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::XLA, __FILE__, __LINE__);
@@ -641,8 +634,6 @@ extern "C" void xla_register_writes() {
   }
   library.impl("linear", linear);
   above.impl("linear", linear);  // in inference mode
-  static torch::Library quantized(torch::Library::IMPL, "_", c10::DispatchKey::QuantizedXLA, __FILE__, __LINE__);
-  quantized.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0 || name.name == "aten::detach_") continue;  // may be called on any view
