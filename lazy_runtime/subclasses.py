@@ -9,12 +9,15 @@ without functionalization. So what arrives at the backend's key, where we have f
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import ctypes
 import functools
+import threading
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from . import native
 from .ops import registry
 from .tensor import XLATensor
 
@@ -22,6 +25,7 @@ _torch: Any = torch
 _KEYS = torch._C.DispatchKey
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _libraries: dict[str, torch.library.Library] = {}
+_registering = threading.Lock()
 
 
 def functionalize(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -42,22 +46,34 @@ def functionalize(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) ->
     raise NotImplementedError(f"{overload} with arguments from the XLA backend, none of which is an xla tensor")
 
 
+@functools.cache
 def register() -> None:
-    """Registers the way back for all operators."""
-    if "_" in _libraries:
-        return
-    _library("_").fallback(functionalize, "XLA")
+    """Registers the way back for all operators. Idempotent."""
+    native.writes().xla_register_fallback(_register_kernel)
     # torch has kernels for any backend of these, which come first: a transpose would be a gather of all elements
     for overload in (*registry.table, torch.ops.aten.copy_.default):
         if overload.namespace == "aten":
             send_back(overload)
 
 
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+def _register_kernel(name: bytes) -> None:
+    """Registers the way back for an operator that has no kernel for xla and was called."""
+    overload = registry.overload(name.decode())
+    if overload is not None:
+        _register_own(overload)
+
+
 def send_back(overload: torch._ops.OpOverload) -> None:
     """Registers the way back for an operator that torch may have a kernel of, for any backend."""
-    has_kernel = overload.has_kernel_for_dispatch_key
-    if has_kernel(_KEYS.CompositeExplicitAutograd) and not has_kernel(_KEYS.XLA):
-        _library(overload.namespace).impl(overload, functools.partial(functionalize, overload), "XLA")
+    if overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd):
+        _register_own(overload)
+
+
+def _register_own(overload: torch._ops.OpOverload) -> None:
+    with _registering:
+        if not overload.has_kernel_for_dispatch_key(_KEYS.XLA):
+            _library(overload.namespace).impl(overload, functools.partial(functionalize, overload), "XLA")
 
 
 def _library(namespace: str) -> torch.library.Library:

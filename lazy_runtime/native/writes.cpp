@@ -591,6 +591,18 @@ bool writes(const c10::OperatorHandle& op) {
   });
 }
 
+// Registers a kernel in Python for the XLA key of the operator of a name (`subclasses.py`).
+void (*register_kernel)(const char*) = nullptr;
+
+// The fallback of the XLA key. Torch looks up Python's kernels by their operators, and so finds no fallback in Python
+// for a tensor with a Python key, or within a mode: each operator that comes here gets a kernel of its own.
+void by_own_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  register_kernel(c10::toString(op.operator_name()).c_str());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasKernelForDispatchKey(c10::DispatchKey::XLA), op.operator_name(), " could get no kernel for xla tensors");
+  op.callBoxedForDispatchKey(c10::DispatchKey::XLA, *stack);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(lazy_runtime, library) {
@@ -618,6 +630,12 @@ TORCH_LIBRARY(lazy_runtime, library) {
     library.impl("values_alone", torch::dispatch(key, values_alone));
     library.impl("count_writes", torch::dispatch(key, count_writes));
   }
+}
+
+extern "C" void xla_register_fallback(void (*registers)(const char*)) {
+  register_kernel = registers;
+  static torch::Library library(torch::Library::IMPL, "_", c10::DispatchKey::XLA, __FILE__, __LINE__);
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&by_own_kernel>());
 }
 
 // Registers the kernel for every operator of aten's that writes, but for those that have one of their own by now.
