@@ -8,19 +8,25 @@ from collections.abc import Iterator
 
 import torch
 
+from lazy_runtime import errors
+
 
 @contextlib.contextmanager
 def located(node: torch.fx.Node) -> Iterator[None]:
-    """Adds the user's line that `node` comes from to the message of an exception raised inside."""
+    """Adds the user's line that `node` comes from to the message of an exception raised inside. Of code that torch has
+    generated, the user knows the call."""
     try:
         yield
     except Exception as error:
         line = users_line(node)
+        if line.startswith(_GENERATED) and (call := errors.users_line()):
+            line += f"\n  called at {call}"
         if line and len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (f"{error.args[0]}\n  at {line}",)
         raise
 
 
+_GENERATED = 'File "<eval_with_key>'  # the file name that torch.fx gives to the code of a GraphModule
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 

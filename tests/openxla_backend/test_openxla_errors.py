@@ -73,6 +73,19 @@ def test_quantized_tensors_are_refused_by_name(device):
         assert "# the line" in message
 
 
+@pytest.mark.filterwarnings("ignore")  # torch deprecates its quantized tensors
+def test_in_generated_code_the_call_is_said():
+    class Root(torch.nn.Module):
+        def forward(self, x):
+            return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize()
+
+    module = compiled(torch.fx.symbolic_trace(Root()))
+    with pytest.raises(BackendCompilerFailed, match="aten::quantize_per_tensor gives a quantized tensor") as raised:
+        module(torch.rand(3))
+    line = test_in_generated_code_the_call_is_said.__code__.co_firstlineno + 8
+    assert f'called at File "{__file__}", line {line}, in test_in_generated_code' in str(raised.value)
+
+
 def test_a_kernel_that_raises_is_said_with_operator_and_line():
     library.define("raises(Tensor x) -> Tensor")
     library.impl("raises", lambda x: torch.linalg.cholesky(x), "CPU")
