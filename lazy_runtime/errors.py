@@ -72,8 +72,8 @@ class DataDependentError(NotImplementedError):
 def not_dense(kind: str) -> str:
     """For a sparse tensor of another layout than COO."""
     return (
-        f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`), and use "
-        "sparse=False in nn.Embedding"
+        f"xla tensors are dense, a {kind} tensor cannot be on an xla device: convert it first (`x.to_dense()`), and "
+        "use sparse=False in nn.Embedding"
     )
 
 
