@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ RTOL_FLOAT32 = 1e-5  # of a program that rounds to float32: some 100 of its roun
 #: What a program has that rounds to float32. Torch's kernel of Hardsigmoid's gradient does (docs/operators.md).
 ROUNDING_TO_FLOAT32 = ("float", "Hardsigmoid")
 PERTURBATIONS = 3
+DOUBTS = 9  # how many more perturbations judge a difference
 AMPLIFIED = 100.0  # times what other roundings change
 #: Of a step of the optimizer: torch counts steps in float32 where they are counted on the device (`capturable`, and all
 #: compiled optimizers), and 1 - 0.999**t of float32 is off by 6e-5 at first.
@@ -70,6 +71,11 @@ def _check(program: Program, roads: Sequence[str]) -> Difference | None:
         found = _difference(expected, got, tolerances)
         if isinstance(got, Exception):
             forget_what_is_pending()
+        elif found is not None and tolerances is not None:
+            # three perturbations may miss a rare coincidence, such as a sum of exactly 0
+            doubts = _tolerances(program, expected, road, range(PERTURBATIONS, PERTURBATIONS + DOUBTS))
+            tolerances = {name: max(allowed, doubts[name]) for name, allowed in tolerances.items()}
+            found = _difference(expected, got, tolerances)
         if found is None:
             continue
         if compiled and _is_torchs_own(program, compiled, expected, tolerances):
@@ -91,7 +97,9 @@ def _outcome(program: Program, device: str, compiled: str = "", **options: Any) 
 # ---- comparing
 
 
-def _tolerances(program: Program, expected: dict[str, torch.Tensor], road: str) -> dict[str, float]:
+def _tolerances(
+    program: Program, expected: dict[str, torch.Tensor], road: str, numbers: Iterable[int] = range(PERTURBATIONS)
+) -> dict[str, float]:
     """How far each number may be from eager's on a road."""
     rtol = RTOL_FLOAT32 if _rounds_to_float32(program) else RTOL
     largest = max((_largest(x) for name, x in expected.items() if name.startswith("gradient")), default=0.0)
@@ -100,8 +108,8 @@ def _tolerances(program: Program, expected: dict[str, torch.Tensor], road: str) 
         for name, x in expected.items()
     }
     steps = STEP_NOISE if "capturable" in program.source or road.endswith("step") else 0.0
-    for number in range(PERTURBATIONS):
-        with Rounding(number << 20, keeps_ties=number > 0, gives_zeros=number == 1):
+    for number in numbers:
+        with Rounding(number << 20, keeps_ties=number % 3 > 0, gives_zeros=number % 3 == 1):
             other = _outcome(program, "cpu", prepare=_noisy_steps(number, steps) if steps else None)
         if isinstance(other, dict):
             for name in allowed.keys() & other.keys():
