@@ -95,7 +95,6 @@ def main(seed: int, moments: int) -> None:
         began = time.perf_counter()
         function(1)
         took[name] = time.perf_counter() - began
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     interrupted = 0
     for number in range(moments):
@@ -121,6 +120,7 @@ def main(seed: int, moments: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
     if sys.argv[3:] == ["forever"]:
         print("ready", flush=True)
         for number in range(1000):

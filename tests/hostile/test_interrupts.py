@@ -46,6 +46,10 @@ def test_the_process_ends_as_python_does(twice):
             for _ in range(1 + twice):
                 time.sleep(moment.uniform(0, 3))
                 process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=120)
+            try:
+                _, errors = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                process.kill()  # else leaving the block would wait for it
+                raise
         assert process.returncode in (1, -signal.SIGINT), errors
         assert "KeyboardInterrupt" in errors
