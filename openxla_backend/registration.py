@@ -13,6 +13,7 @@ from torch._subclasses import fake_impls, fake_tensor
 from lazy_runtime import device_module
 
 from . import traced_files
+from .interrupted import restore_threads
 from .optimizers import count_on_device
 from .recurrent_layers import trace_layers
 from .whole_step import trace_steps
@@ -26,6 +27,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
         backends: the functions that Dynamo calls with a graph.
     """
     traced_files.register()
+    restore_threads()
     _trace_collectives()
     _index_devices()
     _infer_uniques()

@@ -28,7 +28,10 @@ def guard() -> ctypes.CDLL:
     Raises:
         NativeError: it cannot be built for this torch.
     """
-    return _library("guard")
+    library = _library("guard")
+    library.xla_thread_state.restype = ctypes.c_void_p
+    library.xla_end_thread_state.argtypes = ctypes.c_void_p, ctypes.c_bool
+    return library
 
 
 @functools.cache

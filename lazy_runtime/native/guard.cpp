@@ -4,13 +4,16 @@
 // "PyTorch is not linked with support for xla devices". PJRT orders work by data dependence, so streams and events have
 // no meaning here: there is one default stream per device and waiting on it is a no-op.
 //
-// Besides, where `torch.Generator` gets the device's generators, and who is asked for quantized tensors on the device.
+// Besides, where `torch.Generator` gets the device's generators, who is asked for quantized tensors on the device, and
+// what a thread's modes were before something that an interrupt ended.
 
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include <atomic>
+#include <memory>
 
 #include "generator.h"
 
@@ -121,4 +124,11 @@ void xla_guard_set_device_count(int count) { device_count.store(static_cast<c10:
 int xla_guard_count_was_zero() { return count_was_zero.load(); }
 int xla_guard_current_device() { return current_device; }
 void xla_guard_set_current_device(int index) { current_device = static_cast<c10::DeviceIndex>(index); }
+
+// Torch's modes in the calling thread, which has them back at the end if it `restores` them.
+void* xla_thread_state() { return new at::ThreadLocalState(); }
+void xla_end_thread_state(void* state, bool restores) {
+  const std::unique_ptr<at::ThreadLocalState> kept(static_cast<at::ThreadLocalState*>(state));
+  if (restores) at::ThreadLocalState::setThreadLocalState(*kept);
+}
 }

@@ -1,0 +1,43 @@
+"""Where Ctrl-C ends a compilation, the thread gets back the state that it had when this began.
+
+Tracing enters and leaves modes of torch thousands of times (no gradients, fake tensors, functions of functorch). An
+exception between two instructions of what leaves one keeps it, and all later operators would run within.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch._dynamo.callback import CompilationCallbackHandler
+
+from lazy_runtime import native
+
+
+@functools.cache
+def restore_threads() -> None:
+    """Makes Dynamo's compilations keep the state of their thread, and bring it back after an interrupt."""
+    install: Any = CompilationCallbackHandler.install_callbacks
+
+    @contextlib.contextmanager
+    def install_callbacks(self: CompilationCallbackHandler, *arguments: Any) -> Iterator[None]:
+        with _kept_state(), install(self, *arguments):
+            yield
+
+    CompilationCallbackHandler.install_callbacks = install_callbacks  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _kept_state() -> Iterator[None]:
+    library = native.guard()
+    state = library.xla_thread_state()
+    is_interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        is_interrupted = True
+        raise
+    finally:
+        library.xla_end_thread_state(state, is_interrupted)
