@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +40,18 @@ def _kept_state() -> Iterator[None]:
     is_interrupted = False
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         is_interrupted = True
+        _let_go(error)
         raise
     finally:
         library.xla_end_thread_state(state, is_interrupted)
+
+
+def _let_go(error: BaseException) -> None:
+    """Ends what the frames of an exception hold now: a guard of torch's sets back its mode when it goes, which would
+    come after the rest."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,6 +16,9 @@ def leaves_modes(error: type[BaseException]):
         FakeTensorMode().__enter__()
         torch.set_grad_enabled(False)
         torch._C._set_meta_in_tls_dispatch_include(True)
+        keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        guard = torch._C._ForceDispatchKeyGuard(*keys)  # goes with the frame
+        guard.__enter__()
         raise error
 
     return torch.compile(lambda x: x + 1, backend=backend)
@@ -31,9 +36,12 @@ def is_usual() -> bool:
 def test_the_thread_has_its_modes_back(within):
     with within():
         before = torch.is_grad_enabled()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as raised:
             leaves_modes(KeyboardInterrupt)(torch.ones(2))
         assert torch.is_grad_enabled() is before
+    assert is_usual()
+    del raised
+    gc.collect()
     assert is_usual()
 
 
