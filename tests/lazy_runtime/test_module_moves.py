@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 import weakref
 
@@ -332,14 +333,21 @@ def test_scripted_modules():
     assert not torch.equal(model(x.to("xla")).detach().cpu(), expected)
 
 
-def test_a_wrapped_module_refuses(tmp_path):
+def test_a_wrapped_module_refuses():
     """The reducer of `DistributedDataParallel` keeps the parameters that it was made with."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
+
+    def refuses() -> None:
         model = torch.nn.Sequential(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2)))
         with pytest.raises(RuntimeError, match="Move the module before it is wrapped"):
             model.to("xla")
         model(torch.ones(1, 3)).sum().backward()
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        refuses()
+        # A reducer with the last reference to the group waits in its destructor, with the GIL, for threads of gloo's
+        # that may want the GIL. So it goes first.
+        gc.collect()
     finally:
         torch.distributed.destroy_process_group()
 
