@@ -112,7 +112,7 @@ def _per_channel(function, x, scale, zero_point, axis: int, low, high):
 # ---- scale and zero point from what was observed
 
 #: Fbgemm's least scale, the least normal number of float16.
-_LEAST_SCALE = jnp.float32(6.1e-5)
+_LEAST_SCALE = 6.1e-5  # no array of jax's: to make one would start its clients where this is imported
 
 
 def choose_parameters(low_seen, high_seen, low: int, high: int, symmetric: bool):
@@ -130,12 +130,13 @@ def choose_parameters(low_seen, high_seen, low: int, high: int, symmetric: bool)
     low_seen, high_seen = jnp.minimum(low_seen, 0), jnp.maximum(high_seen, 0)  # 0 itself has to be in range
     scale = ((high_seen.astype(jnp.float64) - low_seen) / steps).astype(jnp.float32)
     scale = jnp.where((scale == 0) | jnp.isinf(1 / scale), jnp.float32(0.1), scale)
-    small = scale < _LEAST_SCALE
-    wider = _LEAST_SCALE / scale
-    low_wider = jnp.where(high_seen == 0, -_LEAST_SCALE * steps, low_seen * wider)
-    high_wider = jnp.where(low_seen == 0, _LEAST_SCALE * steps, high_seen * wider)
+    least_scale = jnp.float32(_LEAST_SCALE)
+    small = scale < least_scale
+    wider = least_scale / scale
+    low_wider = jnp.where(high_seen == 0, -least_scale * steps, low_seen * wider)
+    high_wider = jnp.where(low_seen == 0, least_scale * steps, high_seen * wider)
     low_seen, high_seen = jnp.where(small, low_wider, low_seen), jnp.where(small, high_wider, high_seen)
-    scale = jnp.where(small, _LEAST_SCALE, scale)
+    scale = jnp.where(small, least_scale, scale)
     low_steps, high_steps = (seen.astype(jnp.float64) / scale for seen in (low_seen, high_seen))
     from_low = abs(low) - jnp.abs(low_steps) < abs(high) - jnp.abs(high_steps)  # which has the smaller error
     point = jnp.where(from_low, low - low_steps, high - high_steps)
