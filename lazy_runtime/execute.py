@@ -109,7 +109,7 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
             now = time.perf_counter_ns()
             metrics.record("DeviceLockWait", now - asked)
             metrics.record("LazyTracing", asked - device.began_ns)
-        pending = _taken(device) if wanted is None else recorders.take(device, wanted)
+        pending = recorders.take(device, wanted)
         try:
             if pending and _ONE_BY_ONE[bool(wanted)]:
                 for node in op_by_op.nodes(pending):
@@ -135,13 +135,6 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
                 pending.pop()
     if wait or _SYNC_WAITS:
         device.wait()
-
-
-def _taken(device: Device) -> list[Node]:
-    """All that is pending. The list itself stays: another thread may be about to append to it."""
-    pending = device.pending[:]
-    del device.pending[: len(pending)]
-    return pending
 
 
 def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.Array:

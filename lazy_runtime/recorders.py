@@ -37,23 +37,20 @@ def mark(node: Node) -> None:
         node.thread = get_ident()
 
 
-def take(device: Device, wanted: Iterable[Value]) -> list[Node]:
+def take(device: Device, wanted: Iterable[Value] | None) -> list[Node]:
     """Takes from a device's list what the calling thread has recorded, and threads that have ended, and what that and
-    the wanted values need of other threads. The rest stays, but for what nobody can read any more.
-
-    Collectives are not told apart: all ranks come to the same ones in the same order.
+    the wanted values need of other threads. The rest stays, but for what nobody can read any more. Takes everything
+    where `wanted` is None, and where there are collectives: all ranks come to the same ones in the same order.
     """
-    pending = device.pending[:]
+    pending = taken = device.pending[:]
     left: list[Node] = []
-    if several and not any(node.call.collective for node in pending):
+    if several and wanted is not None and not any(node.call.collective for node in pending):
         mine = _mine(pending, wanted)
         left = _readable(device, [node for node in pending if node not in mine], len(pending))
-        pending, count = [node for node in pending if node in mine], len(pending)
-    else:
-        count = len(pending)
+        taken = [node for node in pending if node in mine]
     # the list itself stays: another thread may be about to append to it
-    device.pending[:count] = left
-    return pending
+    device.pending[: len(pending)] = left
+    return taken
 
 
 def _mine(pending: Sequence[Node], wanted: Iterable[Value]) -> set[Node | None]:
