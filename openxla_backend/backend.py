@@ -23,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from lazy_runtime import _autoload, interrupts
 
-from . import attention, background, checkpoints, overlap, parameters, registration, whole_step
+from . import attention, background, checkpoints, overlap, parameters, registration, returned_inputs, whole_step
 from .background import Prepare
 from .compiled import CompiledGraph, reset
 from .overwritten_inputs import save_as_read
@@ -43,6 +43,7 @@ def _compile_forward(
     """AOTAutograd's compiler of forward graphs that have a backward one. What cannot be compiled is said here, within
     `torch.compile`'s own error handling, unless the sizes come with the calls."""
     metadata = _metadata()
+    returned_inputs.check(metadata)
     visible = _visible(metadata)
     updated = _parameters(gm) if training else None
     ends_step = training and _updates_parameters(metadata)
@@ -60,11 +61,12 @@ def _compile_inference(
     Args:
         arguments: what Dynamo compiles the graph for.
     """
+    metadata = _metadata()
+    returned_inputs.check(metadata)
     with torch.no_grad():
         parts = parameters.split(gm, _static_arguments(gm), freezing)
     if parts is None:
         return _compile_forward(gm, examples, prepare, training=False)
-    metadata = _metadata()
     visible = _visible(metadata)
     graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
@@ -225,19 +227,23 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         raise ValueError("no training step with its backward pass, or one that depends on a number that may change")
     forward = functools.partial(_compile_forward, prepare=prepare)
     arguments = list(examples)
+    compile_graph = functools.partial(
+        aot_autograd,
+        fw_compiler=forward,
+        bw_compiler=functools.partial(_compile_backward, prepare=prepare),
+        # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
+        partition_fn=_partition,
+        inference_compiler=forward
+        if differentiates
+        else functools.partial(_compile_inference, prepare=prepare, arguments=arguments, freezing=chosen.freezing),
+        decompositions={},
+    )
     # torch's C++ makes TypeErrors of interrupts in what it calls
     with interrupts.deferred(), _no_garbage_collection():
-        compiled = aot_autograd(
-            fw_compiler=forward,
-            bw_compiler=functools.partial(_compile_backward, prepare=prepare),
-            # recomputes views: the default one saves, and so copies, every transposed weight for the backward graph
-            partition_fn=_partition,
-            inference_compiler=forward
-            if differentiates
-            else functools.partial(_compile_inference, prepare=prepare, arguments=arguments, freezing=chosen.freezing),
-            decompositions={},
-            keep_inference_input_mutations=True,
-        )(gm, examples)
+        try:
+            compiled = compile_graph(keep_inference_input_mutations=True)(gm, examples)
+        except returned_inputs.MisplacedOutput:
+            compiled = compile_graph(keep_inference_input_mutations=False)(gm, examples)
     arguments.clear()  # torch 2.11 keeps the compilers of a training graph as long as the graph
     overlap.guard(gm, examples, _metadata())
     compiled = whole_step.reattach(gm, compiled)
