@@ -18,7 +18,6 @@ from . import forking, native
 from .ir import Handle, Value
 from .spec import TensorSpec
 
-_make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 to_functional: Any = torch._to_functional_tensor  # type: ignore[reportPrivateImportUsage]
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -43,9 +42,7 @@ class XLATensor(torch.Tensor):
 
 def make(handle: Handle, spec: TensorSpec) -> XLATensor:
     """The tensor with this value and look."""
-    tensor = _make_wrapper_subclass(
-        XLATensor, spec.shape, spec.stride, spec.offset, dtype=spec.dtype, device=spec.torch_device
-    )
+    tensor = _inner_tensor(XLATensor, spec)
     tensor.handle = handle
     tensor.spec = spec
     return tensor
@@ -135,6 +132,12 @@ class InPython:
     """What stands in for `native.tensors()` where it could not be built: nothing is known, and so never the same."""
 
     @staticmethod
+    def inner_tensor(kind: type[torch.Tensor], spec: TensorSpec) -> Any:
+        return torch.Tensor._make_wrapper_subclass(
+            kind, spec.shape, spec.stride, spec.offset, dtype=spec.dtype, device=spec.torch_device
+        )
+
+    @staticmethod
     def inner_tensors(tensors: Sequence[torch.Tensor]) -> list[Any]:
         for tensor in tensors:
             if tensor.device.type != "xla":
@@ -167,6 +170,8 @@ try:
     _many: Any = native.tensors()
 except native.NativeError:  # built without Python's headers
     _many = InPython
+
+_inner_tensor = _many.inner_tensor
 
 
 def make_resizable(objects: Sequence[Any]) -> None:

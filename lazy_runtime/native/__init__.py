@@ -73,6 +73,7 @@ def tensors() -> ctypes.CDLL:
     """
     library = _library("tensors", ctypes.PyDLL)
     functions = (
+        (library.inner_tensor, 2),
         (library.inner_tensors, 1),
         (library.know_tensors, 1),
         (library.are_same, 2),

@@ -18,15 +18,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "inner_tensor.h"
 #include "python_objects.h"
 
 namespace {
-
-c10::SmallVector<int64_t, 6> integers(PyObject* tuple) {
-  c10::SmallVector<int64_t, 6> result;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) result.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
-  return result;
-}
 
 // Of an operator of the table.
 struct Operator {
@@ -232,26 +227,10 @@ class Recorder {
 
   // `make(handle, spec)`; takes the reference to the handle.
   PyObject* tensor(PyObject* handle, PyObject* spec) {
-    Held held(handle), result(checked(THPVariable_Wrap(blank(spec), type(tensor_type_))));
+    Held held(handle), result(inner_tensors_.make(type(tensor_type_), spec));
     tensor_.handle.put(result, held.release());
     tensor_.spec.put(result, Py_NewRef(spec));
     return result.release();
-  }
-
-  // What `torch.Tensor._make_wrapper_subclass` makes for a spec, which parses its arguments longer than it works.
-  at::Tensor blank(PyObject* spec) {
-    const auto sizes = integers(spec_.shape.of(spec)), strides = integers(spec_.stride.of(spec));
-    const int64_t offset = PyLong_AsLongLong(spec_.offset.of(spec));
-    const auto dtype = c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(spec_.dtype.of(spec))->scalar_type);
-    const c10::Device device = reinterpret_cast<THPDevice*>(spec_.torch_device.of(spec))->device;
-    const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize(), offset);
-    c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::GetAllocator(c10::kMeta), /*resizable=*/true);
-    storage.set_data_ptr_noswap(at::DataPtr(nullptr, device));
-    const c10::DispatchKeySet keys(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-    tensor.unsafeGetTensorImpl()->set_python_dispatch(true);
-    return tensor;
   }
 
   void count(PyObject* name) {
@@ -274,11 +253,7 @@ class Recorder {
     Held type{attribute(module("ir"), "Call")};
     Slot device{type, "device"}, outputs{type, "outputs"}, container{type, "container"}, located{type, "located"};
   } call_;
-  struct SpecSlots {
-    Held type{attribute(module("spec"), "TensorSpec")};
-    Slot dtype{type, "dtype"}, shape{type, "shape"}, stride{type, "stride"}, offset{type, "offset"};
-    Slot torch_device{type, "torch_device"};
-  } spec_;
+  InnerTensors inner_tensors_;
   struct OperatorSlots {
     Held type{attribute(module("ops.registry"), "Operator")};
     Slot calls{type, "calls"}, counter{type, "counter"}, random{type, "random"}, products{type, "products"};

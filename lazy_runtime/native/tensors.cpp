@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "inner_tensor.h"
 #include "shared_memory.h"
 
 namespace {
@@ -41,6 +42,14 @@ void forget(PyObject* capsule) {
 }
 
 }  // namespace
+
+// An inner tensor of this class, with this look and no handle yet.
+extern "C" PyObject* inner_tensor(PyObject* type, PyObject* spec) {
+  HANDLE_TH_ERRORS
+  static const InnerTensors inner_tensors;
+  return inner_tensors.make(reinterpret_cast<PyTypeObject*>(type), spec);
+  END_HANDLE_TH_ERRORS
+}
 
 // A list of what is inside of the tensors of a list or a tuple.
 extern "C" PyObject* inner_tensors(PyObject* tensors) {

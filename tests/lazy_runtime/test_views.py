@@ -202,3 +202,17 @@ def test_leaf_in_place():
     x = torch.ones(3, device="xla", requires_grad=True)
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad is being used in an in-place operation"):
         x.add_(1)
+
+
+def test_kernels_that_hold_on_to_the_sizes_of_a_view_read_its_own():
+    # torch's formula holds the sizes of the gradient by reference while the view is brought up to date
+    def gradient(device):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(2, 2, 4, 4, dtype=torch.float64, generator=generator).to(device).requires_grad_()
+        real = torch.view_as_real(torch.fft.rfft(x))
+        target = torch.rand(real.shape, dtype=torch.float64, generator=generator).to(device)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(real, target)  # writes to its gradient
+        return torch.autograd.grad(loss, x)[0].cpu()
+
+    for _ in range(5):
+        torch.testing.assert_close(gradient("xla"), gradient("cpu"))

@@ -80,7 +80,8 @@ OPTIMIZERS: dict[str, Callable[[random.Random], str]] = {
     "Adamax": _maker("Adamax", ["0.01"], _SOME, betas=_BETAS, weight_decay=_DECAY),
     "NAdam": _maker("NAdam", ["0.01"], _SOME, weight_decay=_DECAY, decoupled_weight_decay=_FLAGS),
     "RAdam": _maker("RAdam", ["0.01"], _SOME, weight_decay=_DECAY, decoupled_weight_decay=_FLAGS),
-    "ASGD": _maker("ASGD", ["0.05"], _SOME, lambd=["0.1"], t0=["1"], weight_decay=_DECAY),
+    # with `capturable` it multiplies weights by a float32 number near 1, which torch computes otherwise on the CPU
+    "ASGD": _maker("ASGD", ["0.05"], ("foreach",), lambd=["0.1"], t0=["1"], weight_decay=_DECAY),
 }
 
 
