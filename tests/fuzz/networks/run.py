@@ -40,7 +40,9 @@ AMPLIFIED = 100.0  # times what other roundings change
 #: Of a step of the optimizer: torch counts steps in float32 where they are counted on the device (`capturable`, and all
 #: compiled optimizers), and 1 - 0.999**t of float32 is off by 6e-5 at first.
 STEP_NOISE = 1e-6
-FLOOR = 1e-3  # of the largest gradient: smaller ones are compared as if they were so large
+#: Of the largest gradient, or weight: smaller ones are compared as if they were so large. A bias before a norm has a
+#: gradient of rounding alone, and so have its weight and the optimizer's state after some steps from 0.
+FLOOR = 1e-3
 
 
 def check(program: Program, roads: Sequence[str] = tuple(ROADS)) -> Difference | None:
@@ -102,11 +104,10 @@ def _tolerances(
 ) -> dict[str, float]:
     """How far each number may be from eager's on a road."""
     rtol = RTOL_FLOAT32 if _rounds_to_float32(program) else RTOL
-    largest = max((_largest(x) for name, x in expected.items() if name.startswith("gradient")), default=0.0)
-    allowed = {
-        name: rtol * max(_largest(x), FLOOR * largest if name.startswith("gradient") else 0.0)
-        for name, x in expected.items()
-    }
+    gradient = max((_largest(x) for name, x in expected.items() if name.startswith("gradient")), default=0.0)
+    weight = max((_largest(x) for name, x in expected.items() if name.endswith(" steps")), default=0.0)
+    floors = {name: _floor(name, gradient, weight) for name in expected}
+    allowed = {name: rtol * max(_largest(x), floors[name]) for name, x in expected.items()}
     steps = STEP_NOISE if "capturable" in program.source or road.endswith("step") else 0.0
     for number in numbers:
         with Rounding(number << 20, keeps_ties=number % 3 > 0, gives_zeros=number % 3 == 1):
@@ -115,6 +116,18 @@ def _tolerances(
             for name in allowed.keys() & other.keys():
                 allowed[name] += AMPLIFIED * _distance(expected[name], other[name])
     return allowed
+
+
+def _floor(name: str, gradient: float, weight: float) -> float:
+    """As what magnitude smaller numbers of this name are compared.
+
+    Args:
+        gradient: the largest magnitude of any gradient.
+        weight: the same of any weight.
+    """
+    if name.startswith("gradient") or " of parameter " in name:
+        return FLOOR * gradient
+    return FLOOR * weight if name.endswith(" steps") else 0.0
 
 
 def _rounds_to_float32(program: Program) -> bool:
