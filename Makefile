@@ -84,6 +84,7 @@ gate: setup
 check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python $(PACKAGES)
 
 clean:

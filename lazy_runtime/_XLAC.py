@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _api, execute, experimental, hardware, rng, xla_devices
+from . import _api, execute, experimental, hardware, xla_devices
 from .core import xla_model as xm
 from .debug import metrics as _met
 from .precision import get_mat_mul_precision as _xla_get_mat_mul_precision
@@ -106,24 +106,20 @@ def _get_xla_sharding_spec(tensor: torch.Tensor) -> str:
 
 def _get_xla_sharding_type(tensor: torch.Tensor) -> int | None:
     """The number in `spmd.ShardingType` of how a tensor is sharded; None if it is not."""
-    from .distributed.spmd import ShardingType
+    from .distributed.spmd import sharding_type
 
-    text = _get_xla_sharding_spec(tensor)
-    if not text:
-        return None
-    if text == "{replicated}":
-        return int(ShardingType.REPLICATED)
-    return int(ShardingType.PARTIAL if "last_tile_dim_replicate" in text else ShardingType.TILED)
+    found = sharding_type.of_text(_get_xla_sharding_spec(tensor))
+    return None if found is None else int(found)
 
 
 def _xla_get_rng_seed(device: _Device = None) -> int:
     """See `xm.get_rng_state`."""
-    return rng.get_rng_state(device or None)
+    return xm.get_rng_state(device or None)
 
 
 def _xla_set_rng_seed(seed: int, device: _Device = None) -> None:
     """See `xm.set_rng_state`."""
-    rng.set_rng_state(seed, device or None)
+    xm.set_rng_state(seed, device or None)
 
 
 def _xla_metrics_report() -> str:

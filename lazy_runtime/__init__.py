@@ -15,6 +15,8 @@ Importing this package imports neither jax nor the operators: `import torch` fin
 
 from __future__ import annotations
 
+import os
+
 from . import _autoload
 from ._api import (
     compile,
@@ -61,3 +63,5 @@ __getattr__ = submodules(
 )
 
 _autoload.load()  # torch has done it where the package is installed and TORCH_DEVICE_BACKEND_AUTOLOAD is not 0
+if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+    _autoload.load_others()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,10 +19,7 @@ def device(index: int | None = None) -> torch.device:
     """
     from . import xla_devices
 
-    found = xla_devices.get(index).torch_device
-    if index is not None:
-        xla_devices.set_current_index(found.index)
-    return found
+    return xla_devices.choose(index)
 
 
 def devices() -> list[torch.device]:
@@ -53,20 +49,9 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
         reset_scope: also count the parts of the program that `xp.Trace` names anew, from 1, outside of all of them.
     """
-    from . import closures, environment, execute, lines, metrics, xla_devices
-    from .debug import metrics_saver
+    from . import mark_step
 
-    if execute.before_cut is not None:
-        execute.before_cut("lazy_runtime.sync() is called")
-    if environment.value("XLA_EMIT_STEPLOG"):
-        sys.stderr.write("lazy_runtime.sync\n")
-    metrics.count("MarkStep")
-    for found in xla_devices.of_this_thread():
-        execute.sync(found, wait)
-    if reset_scope:
-        lines.reset_scopes()
-    metrics_saver.save_metrics()
-    closures.run()
+    mark_step.mark_step(wait, reset_scope)
 
 
 def manual_seed(seed: int, device: torch.device | str | int | None = None) -> None:

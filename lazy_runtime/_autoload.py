@@ -1,23 +1,19 @@
 """What `import torch` runs when this package is installed (entry point `torch.backends`): milliseconds, and no jax.
 
-It registers the device guard with 0 devices, the kernels that any first use of `xla` meets, and our claim on the name
-`openxla` among Dynamo's backends. It never raises, since that would break `import torch` itself: what went wrong is
-said at the first use of the device.
+It registers the device guard with 0 devices and the kernels that any first use of `xla` meets. It never raises, since
+that would break `import torch` itself: what went wrong is said at the first use of the device.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
-import importlib.util
-import os
 import sys
 from typing import Any
 
-_STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
-_NAME = "openxla"
-_OURS = importlib.metadata.EntryPoint(_NAME, "openxla_backend.backend:openxla", "torch_dynamo_backends")
+from . import installation
+from .ownership import other_owner
+
+_GROUP = "torch.backends"  # entry points that `import torch` loads
 _library: Any = None
 _watching_moves: list[Any] = []
 _gave_way = False
@@ -37,7 +33,6 @@ def load() -> None:
                 sys.stderr.write(f"{owner}\n")
             _gave_way = True
             return
-        claim_backend_name()
         from . import device_module, module_moves
         from .debug import output
 
@@ -113,14 +108,11 @@ def _start_at_moves() -> None:
         for key in ("AutogradCPU", "CPU"):
             library.impl(overload, to, key)
     _watching_moves.append(library)
+    installation.guard_came_late = True
+    installation.after_start.append(_end_watch)
 
 
-def guard_came_late() -> bool:
-    """Whether the device guard was not there when torch was imported."""
-    return bool(_watching_moves)
-
-
-def end_watch() -> None:
+def _end_watch() -> None:
     """Leaves moves to torch: the guard is there."""
     while _watching_moves:
         _watching_moves.pop()._destroy()
@@ -141,85 +133,23 @@ def _location_tag(saved: Any) -> str | None:
     return str(device) if device.type == "xla" else None
 
 
-def other_owner() -> str | None:
-    """Why this package leaves everything to torch_xla; None where that is not installed (or is our stand-in for it)."""
-    try:
-        spec = importlib.util.find_spec("torch_xla")
-    except ValueError:  # a module without a spec in sys.modules
-        spec = None
-    ours = os.path.dirname(__file__) + os.sep
-    if spec is None or spec.loader is None or type(spec.loader).__module__.startswith("lazy_runtime"):
-        return None
-    if spec.origin is None or spec.origin.startswith(ours):
-        return None
-    return (
-        "torch_xla is installed beside openxla-torch and owns the xla device and backend='openxla': openxla-torch "
-        "stays out of its way. To use openxla-torch, `pip uninstall torch_xla`"
-    )
+def load_others() -> None:
+    """Loads what else of this distribution torch loads when it is imported."""
+    for point in importlib.metadata.entry_points(group=_GROUP):
+        if point.dist is not None and point.dist.name == "openxla-torch" and point.module != __name__:
+            point.load()()
 
 
-def claim_backend_name() -> None:
-    """Makes `backend="openxla"` mean this package, whether Dynamo's own stub was imported before or comes later.
+def _install(backward_in_caller: bool) -> None:
+    from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
 
-    An entry point in `torch_dynamo_backends` is not enough: `lookup_backend` prefers what a module has registered, and
-    the stub's module registers the same name (torch/_dynamo/backends/torchxla.py).
-    """
-    if _STUB in sys.modules:
-        _replace_stub()
-    elif not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterStub())
+    dispatch.install(backward_in_caller)
 
 
-def _replace_stub() -> None:
-    """Leaves our entry point under the stub's name, which torch loads when the name is first asked for.
+def _register() -> None:
+    from . import kernels
 
-    Torch imports the stub, with every other backend module, at the first `torch.compile` of any backend. So nothing
-    here imports jax or raises: a program that compiles with another backend has no use for either.
-    """
-    try:
-        from torch._dynamo.backends import registry
-
-        registry._BACKENDS[_NAME] = _OURS
-        registry._COMPILER_FNS.pop(_NAME, None)
-        prepare_dynamo()
-    except Exception as error:
-        sys.stderr.write(f"backend='openxla' could not be registered: {type(error).__name__}: {error}\n")
+    kernels.register()
 
 
-def prepare_dynamo() -> None:
-    """Makes Dynamo know xla tensors, once it has looked for backends and xla is in use, whichever comes last.
-
-    A function compiled by `backend="eager"` may work on xla tensors too. Without them Dynamo stays as it is until the
-    backend itself is imported (`openxla_backend.registration`).
-    """
-    devices = sys.modules.get("lazy_runtime.xla_devices")
-    if _STUB not in sys.modules or devices is None or not devices.is_started():
-        return
-    from . import interrupts
-
-    try:
-        with interrupts.deferred():
-            importlib.import_module("openxla_backend.backend")
-    except Exception as error:  # who asks for the backend by its name gets this error itself
-        sys.stderr.write(f"backend='openxla' could not be imported: {type(error).__name__}: {error}\n")
-
-
-class _AfterStub(importlib.abc.MetaPathFinder):
-    """Finds the stub's module where it is, and takes its name for our backend as soon as it has run."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _STUB:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            run(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            _replace_stub()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+installation.provide(_install, _register)

@@ -90,6 +90,7 @@ def install(replace: bool = False) -> None:
         )
     sys.meta_path.insert(0, Finder())
     _autoload.load()  # which left the device to the real one
+    _autoload.load_others()
 
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")

@@ -19,7 +19,6 @@ from . import (
     decompose,
     deferred_views,
     dtypes,
-    environment,
     errors,
     execute,
     higher_order,
@@ -30,10 +29,10 @@ from . import (
     precision,
     recompute,
     recorders,
+    special_numbers,
     transfer,
     xla_devices,
 )
-from .distributed import job
 from .ir import Call, Handle, Node, Placeholder, Value
 from .ops import load_all, registry
 from .ops.registry import Operator
@@ -193,7 +192,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     device = call.device
     recomputed = trace is None and recompute.is_running() and not execute.eager
     if recomputed and not _is_view(operator.overload):
-        recompute.hold_back(inputs, call.inputs, device.pending)
+        recompute.hold_back(inputs, call.inputs, device.pending, dispatch)
     if operator.random:
         scan.ints.append(0 if trace is not None else device.random.draw(1, kwargs.get("generator"))[0])
     node = Node(call, inputs, scan.floats, scan.ints)
@@ -309,24 +308,6 @@ _DYNAMIC_FLOAT = _Dynamic("float")
 _DYNAMIC_INT = _Dynamic("int")
 
 
-def use_special_numbers(are_used: bool) -> None:
-    """Whether numbers that XLA can simplify for are constants of the program even where others are inputs of it.
-
-    Not among ranks, whose numbers may differ where their programs must not. And what they have to sum, XLA would take
-    for the same on all of them.
-    """
-    global _LOWEST, _HIGHEST, _SPECIAL_FLOATS
-    special = are_used and not environment.value("XLA_NO_SPECIAL_SCALARS") and job.process_place().size == 1
-    _LOWEST, _HIGHEST = (-2, 2) if special else (0, -1)
-    _SPECIAL_FLOATS = (0.0, 1.0, -1.0) if special else ()
-
-
-_LOWEST: int
-_HIGHEST: int
-_SPECIAL_FLOATS: tuple[float, ...]
-use_special_numbers(True)
-
-
 class _Scan:
     """One pass over a call's arguments: collects what flows into the graph and gives the key of what does not."""
 
@@ -350,12 +331,12 @@ class _Scan:
             self.read.append(handle)
             return arg.spec
         if kind is int:
-            if self.dynamic and not _LOWEST <= arg <= _HIGHEST:
+            if self.dynamic and not special_numbers.LOWEST <= arg <= special_numbers.HIGHEST:
                 self.ints.append(arg)
                 return _DYNAMIC_INT
             return arg
         if kind is float:
-            if self.dynamic and arg not in _SPECIAL_FLOATS:
+            if self.dynamic and arg not in special_numbers.FLOATS:
                 self.floats.append(arg)
                 return _DYNAMIC_FLOAT
             return arg.hex()  # tells -0.0 from 0.0 and 1.0 from 1, and finds nan again

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 
 from . import metrics
 
@@ -24,6 +25,14 @@ born = _births.__next__
 died = functools.partial(next, _deaths)
 
 
+def _none_pending() -> int:
+    return 0
+
+
+#: How many live handles stand for results of pending nodes; the devices know.
+count_pending: Callable[[], int] = _none_pending
+
+
 def bound(count: int) -> None:
     """Notes that `count` handles got device buffers."""
     global _buffers
@@ -36,27 +45,13 @@ def _totals() -> tuple[int, int, int, int]:
     _looks += 1
     # handles alive either wait for a buffer, as outputs of pending nodes, or have one
     alive = made - died_so_far
-    return made, died_so_far, _buffers, max(_buffers - max(alive - _pending(), 0), 0)
+    return made, died_so_far, _buffers, max(_buffers - max(alive - count_pending(), 0), 0)
 
 
 def alive() -> int:
     """How many values are held by tensors now."""
     made, died, *_ = _totals()
     return made - died
-
-
-def _pending() -> int:
-    """How many live handles stand for results of pending nodes."""
-    from . import xla_devices
-
-    if not xla_devices.is_started():
-        return 0
-    return sum(
-        owner is not None and owner() is not None
-        for device in xla_devices.devices()
-        for node in device.pending[:]
-        for owner in node.outputs
-    )
 
 
 _NAMES = ("CreateXlaTensor", "DestroyXlaTensor", "CreateDataHandles", "DestroyDataHandles")

@@ -18,14 +18,7 @@ import typing_extensions
 from . import environment
 from .debug import output
 
-_OURS = tuple(
-    directory + os.sep
-    for directory in (
-        os.path.dirname(torch.__file__),
-        os.path.dirname(__file__),
-        os.path.join(os.path.dirname(os.path.dirname(__file__)), "openxla_backend"),
-    )
-)
+_OURS = [os.path.dirname(file) + os.sep for file in (torch.__file__, __file__)]
 _ours: dict[str, bool] = {  # file → see `is_ours`
     contextlib.__file__: True,
     functools.__file__: True,
@@ -36,6 +29,13 @@ _ours: dict[str, bool] = {  # file → see `is_ours`
 #: Whether every recorded operator keeps its line (`PT_XLA_DEBUG_LEVEL`), and its whole stack (`XLA_IR_DEBUG`).
 keep_stacks = environment.value("XLA_IR_DEBUG") or environment.value("XLA_HLO_DEBUG")
 keep = keep_stacks or output.level() > 0 or output.is_logged("xla_recompiles")
+
+
+def skip(directory: str) -> None:
+    """Makes the files of a directory none of the user's."""
+    _OURS.append(directory + os.sep)
+    for file in [file for file, is_ours in _ours.items() if not is_ours]:
+        del _ours[file]
 
 
 class Line(NamedTuple):

@@ -12,11 +12,11 @@ barrier does no harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from . import dispatch
 from .ir import Handle, Node, Value
 from .spec import TensorSpec
 from .tensor import XLATensor, make
@@ -61,12 +61,20 @@ def is_running() -> bool:
 _graph_task = torch._C._current_graph_task_id
 
 
-def hold_back(inputs: list[Value], specs: Sequence[TensorSpec], pending: Sequence[Node]) -> None:
+def hold_back(
+    inputs: list[Value], specs: Sequence[TensorSpec], pending: Sequence[Node], dispatch: Callable[..., Any]
+) -> None:
     """Replaces the inputs of a recomputed operator by what is behind the barrier, where it needs to be: an operator one
-    of whose inputs is cannot be found in the forward pass."""
+    of whose inputs is cannot be found in the forward pass.
+
+    Args:
+        specs: of the inputs.
+        pending: what is recorded and not executed on the device.
+        dispatch: `XLATensor.__torch_dispatch__`, which records the barrier.
+    """
     current = _thread.recomputation
     if current is None or current.task != _graph_task():
-        token = _token(pending)
+        token = _token(pending, dispatch)
         if token is None:
             return
         current = _thread.recomputation = Recomputation(_graph_task(), token)
@@ -81,7 +89,7 @@ def hold_back(inputs: list[Value], specs: Sequence[TensorSpec], pending: Sequenc
     barrier = torch.ops.lazy_runtime.optimization_barrier.default
     _thread.recomputation = None  # the barrier itself is none of it
     with torch.no_grad():
-        results = dispatch.dispatch(XLATensor, barrier, (), ([*tensors, current.token],))
+        results = dispatch(XLATensor, barrier, (), ([*tensors, current.token],))
     _thread.recomputation = current
     for number, (value, result) in enumerate(zip(list(inputs), results, strict=False)):
         same = result.handle.value
@@ -97,7 +105,7 @@ def recorded(node: Node) -> None:
         current.nodes.add(node)
 
 
-def _token(pending: Sequence[Node]) -> XLATensor | None:
+def _token(pending: Sequence[Node], dispatch: Callable[..., Any]) -> XLATensor | None:
     """An element of the newest result that somebody holds."""
     for node in reversed(pending):
         for owner, spec in zip(node.outputs, node.call.outputs, strict=True):
@@ -106,6 +114,6 @@ def _token(pending: Sequence[Node]) -> XLATensor | None:
                 newest = make(handle, spec)
                 with torch.no_grad():
                     for _ in spec.shape:
-                        newest = dispatch.dispatch(XLATensor, torch.ops.aten.select.int, (), (newest, 0, 0))
+                        newest = dispatch(XLATensor, torch.ops.aten.select.int, (), (newest, 0, 0))
                 return newest
     return None

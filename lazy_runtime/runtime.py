@@ -50,16 +50,16 @@ def is_bf16_supported() -> bool:
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """See `xm.xla_device`."""
-    from .core import xla_model
+    from .core import devices
 
-    return xla_model.xla_device(n, devkind)
+    return devices.xla_device(n, devkind)
 
 
 def addressable_device_count() -> int:
     """How many xla devices this process has: with `use_spmd` one, which stands for all."""
-    from . import _api
+    from . import xla_devices
 
-    return _api.device_count()
+    return len(xla_devices.devices())
 
 
 local_device_count = addressable_device_count
@@ -211,9 +211,9 @@ def get_num_cached_compilation_graph() -> int:
 
 def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:
     """See `xm.get_memory_info`."""
-    from .core import xla_model
+    from .core import devices
 
-    return xla_model.get_memory_info(device)
+    return devices.get_memory_info(device)
 
 
 def _process_place() -> Place:

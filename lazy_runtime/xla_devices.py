@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import jax
 import torch
 
-from . import _autoload, config, environment, forking, grid, host_memory, interrupts, native
+from . import config, environment, forking, grid, host_memory, installation, interrupts, lifetimes, native, ownership
 from .distributed import job, team
 from .rng import RandomStream
 
@@ -199,9 +199,7 @@ def host(torch_device: torch.device) -> Device:
         interrupts.keep_lost()
         if not _started:
             native.ensure()
-            from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
-
-            dispatch.install(backward_in_caller=False)
+            installation.install(backward_in_caller=False)
         if torch_device.type == "cpu":
             return Device(torch_device, _jax_devices("cpu")[0])
         if torch_device.type == "cuda":
@@ -231,7 +229,7 @@ def start() -> None:
         if _started:
             return
         interrupts.keep_lost()
-        owner = _autoload.other_owner()
+        owner = ownership.other_owner()
         if owner is not None:
             raise RuntimeError(owner)
         native.ensure()
@@ -248,15 +246,13 @@ def start() -> None:
             )
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all; a guard
         # that was not there does not know
-        backward_in_caller = _autoload.guard_came_late() or bool(guard.xla_guard_count_was_zero())
+        backward_in_caller = installation.guard_came_late or bool(guard.xla_guard_count_was_zero())
         guard.xla_guard_set_device_count(len(devices))
-        from . import dispatch, kernels
-
-        dispatch.install(backward_in_caller)
-        kernels.register()
+        installation.install(backward_in_caller)
+        installation.register()
         _started = True
-    _autoload.end_watch()
-    _autoload.prepare_dynamo()
+    for tell in installation.after_start:
+        tell()
 
 
 def is_started() -> bool:
@@ -353,6 +349,33 @@ def set_current_index(index: int) -> None:
     """
     get(index)
     native.guard().xla_guard_set_current_device(index)
+
+
+def choose(index: int | None = None) -> torch.device:
+    """The xla device with this index, which becomes the calling thread's current one; without an index, that one.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    found = get(index).torch_device
+    if index is not None:
+        set_current_index(found.index)
+    return found
+
+
+def _count_pending_handles() -> int:
+    """How many live handles stand for results of pending nodes."""
+    if not _started:
+        return 0
+    return sum(
+        owner is not None and owner() is not None
+        for device in devices()
+        for node in device.pending[:]
+        for owner in node.outputs
+    )
+
+
+lifetimes.count_pending = _count_pending_handles
 
 
 def _forget() -> None:

@@ -21,7 +21,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from lazy_runtime import _autoload, interrupts
+from lazy_runtime import interrupts, ownership
 
 from . import attention, background, checkpoints, overlap, parameters, registration, returned_inputs, whole_step
 from .background import Prepare
@@ -205,7 +205,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         NotImplementedError: compile_in_background of tensors on an xla device.
         RuntimeError: torch_xla is installed, which owns the device and the name.
     """
-    owner = _autoload.other_owner()
+    owner = ownership.other_owner()
     if owner is not None:
         raise RuntimeError(owner)
     chosen = _options(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
-from lazy_runtime import device_module
+from lazy_runtime import device_module, lines
+from lazy_runtime.core import collectives
+from lazy_runtime.debug import reports
 
 from . import traced_files
 from .interrupted import restore_threads
@@ -26,6 +29,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     Args:
         backends: the functions that Dynamo calls with a graph.
     """
+    _name_files()
     traced_files.register()
     restore_threads()
     _trace_collectives()
@@ -37,11 +41,24 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     trace_layers(backends)
 
 
+def _name_files() -> None:
+    """Says which files are not the user's, and what is being done in them."""
+    folder = os.path.dirname(__file__)
+    lines.skip(folder)
+    reports.register_causes({os.path.join(folder, name): cause for name, cause in _CAUSES.items()})
+
+
+_CAUSES = {
+    "compiled.py": "dynamo is compiling a FX graph to HLO",
+    "device.py": "dynamo is executing a compiled program",
+    "host.py": "dynamo is executing a compiled program",
+    "step.py": "the optimizer's step has ended the training step",
+}
+
+
 @functools.cache
 def _trace_collectives() -> None:
     """A collective is one operator of a graph: Dynamo needs not look into the function that records it."""
-    from lazy_runtime.core import collectives
-
     for function in collectives.TRACED:
         torch.compiler.allow_in_graph(function)
 

@@ -223,10 +223,10 @@ def collective_broadcast(
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives every rank the first one's parameters and buffers, and executes that."""
-    from .. import _api
+    from .. import mark_step
 
     collective_broadcast([each.detach() for each in (*model.parameters(), *model.buffers())])
-    _api.sync()
+    mark_step.mark_step()
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _api, closures, rng, whole_files
+from .. import _api, closures, whole_files
 from .. import runtime as xr
 from .arena import ToXlaTensorArena, require_spmd, to_cpu, to_device
 from .collectives import (
@@ -30,6 +30,8 @@ from .collectives import (
     reduce_gradients,
     reduce_scatter,
 )
+from .devices import find, get_memory_info, xla_device, xla_device_hw
+from .random_states import fork_rng, get_rng_state, set_rng_state
 from .rate_tracker import RateTracker
 
 __all__ = [
@@ -83,9 +85,6 @@ __all__ = [
 
 _Device = torch.device | str | int | None
 
-get_rng_state = rng.get_rng_state
-set_rng_state = rng.set_rng_state
-
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is on an xla device."""
@@ -96,23 +95,6 @@ def parse_xla_device(device: torch.device | str) -> tuple[str, int] | None:
     """Kind and index in the name of a device: `("xla", 0)` of `xla:0`; None for any other text."""
     found = re.fullmatch(r"([A-Za-z]+):(\d+)", str(device))
     return (found[1], int(found[2])) if found else None
-
-
-def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The xla device with the index `n`, which becomes the calling thread's current one; without an index, that one.
-
-    Args:
-        devkind: what kind it must be of: `CPU`, `CUDA`, `TPU`.
-
-    Raises:
-        RuntimeError: there is no such device.
-    """
-    device = _api.device(n)
-    if devkind is not None and xla_device_hw(device) != devkind.upper():
-        raise RuntimeError(
-            f"there is no {devkind} device: xla is on {xla_device_hw(device)} here, PJRT_DEVICE chooses the platform"
-        )
-    return device
 
 
 def get_xla_supported_devices(devkind: str | int | None = None, max_devices: int | None = None) -> list[str] | None:
@@ -134,27 +116,12 @@ def xla_real_devices(devices: Sequence[torch.device | str] | None = None) -> lis
     real = dict(zip(map(str, _api.devices()), _api.real_devices(), strict=True))
     if not devices:
         return list(real.values())
-    return [real[str(_find(device).torch_device)] for device in devices]
-
-
-def xla_device_hw(device: torch.device | str) -> str:
-    """The kind of a device: `CPU`, `CUDA`, `TPU`. That of `torch.device("cpu")` is `CPU` too."""
-    from .. import hardware
-
-    device = torch.device(device)
-    return hardware.kind(_find(device)) if device.type == "xla" else device.type.upper()
+    return [real[str(find(device).torch_device)] for device in devices]
 
 
 def xla_device_kind(device: _Device = None) -> str:
     """What the vendor calls the device: `NVIDIA H100 80GB HBM3`."""
-    return _find(device).jax_device.device_kind
-
-
-def get_memory_info(device: _Device = None) -> dict[str, int]:
-    """Bytes on a device: `bytes_used`, `bytes_limit`, `peak_bytes_used` (`hardware.memory` says what they count)."""
-    from .. import hardware
-
-    return hardware.memory(_find(device))
+    return find(device).jax_device.device_kind
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
@@ -171,7 +138,7 @@ def wait_device_ops(devices: Iterable[torch.device | str] = ()) -> None:
     """
     from .. import xla_devices
 
-    for found in [_find(device) for device in devices] or xla_devices.devices():
+    for found in [find(device) for device in devices] or xla_devices.devices():
         found.wait()
 
 
@@ -179,7 +146,7 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     """Returns when the tensors have their values. For benchmarks: it makes the host wait."""
     from .. import execute
 
-    for found in {_find(tensor.device) for tensor in tensors}:
+    for found in {find(tensor.device) for tensor in tensors}:
         execute.sync(found, wait=True)
 
 
@@ -299,7 +266,7 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str, input_shardin
         RuntimeError: there is an `input_sharding`, and `runtime.use_spmd()` has not been called.
     """
     require_spmd(input_sharding)
-    return to_device(data, _find(device).torch_device, input_sharding)
+    return to_device(data, find(device).torch_device, input_sharding)
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
@@ -323,11 +290,6 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
         torch.save(cpu, path)
 
 
-def fork_rng(device: _Device = None, enabled: bool = True) -> Any:
-    """Context manager: the random numbers of a device go on afterwards as if nothing had been drawn within."""
-    return rng.fork(device, enabled)
-
-
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     """The pending program of the tensors (without any, of all that live) as StableHLO text."""
     from ..debug import graphs
@@ -340,9 +302,3 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
     from ..debug import graphs
 
     return graphs.stablehlo_bytecode(tensors or None)
-
-
-def _find(device: _Device) -> Any:
-    from .. import xla_devices
-
-    return xla_devices.get(device)

@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .. import environment, lines, lower, metrics
@@ -31,15 +31,21 @@ _CAUSES = {
     ),
     "experimental/compiling.py:_execute": "torch_xla.compile",
     "experimental/eager.py": "switch to or from eager mode",
-    "openxla_backend/compiled.py": "dynamo is compiling a FX graph to HLO",
-    "openxla_backend/device.py": "dynamo is executing a compiled program",
-    "openxla_backend/host.py": "dynamo is executing a compiled program",
-    "openxla_backend/step.py": "the optimizer's step has ended the training step",
     "core/xla_model.py": "user torch_xla.sync",
     "_api.py": "user torch_xla.sync",
     "fallback.py": "an operator without a lowering runs on the CPU",
 }
+_registered: dict[str, str] = {}  # file → what is being done in it, whoever has called it
 _READ = "most likely user code trying to access tensor value before torch_xla.sync"
+
+
+def register_causes(causes: Mapping[str, str]) -> None:
+    """Says what is being done when something is executed or compiled from within these files.
+
+    Args:
+        causes: the full name of a file → the words.
+    """
+    _registered.update(causes)
 
 
 def compilation(found: Compilation, executable: Executable) -> None:
@@ -96,14 +102,12 @@ def cause() -> str:
     """Why something is executed or compiled now, in PyTorch/XLA's words."""
     found = _READ
     for file, function in _stack():
-        inside = _inside(file) or ""
+        if file in _registered:
+            return _registered[file]
+        inside = _inside(file)
         if not inside and not lines.is_ours(file):
             break  # the user's code
-        cause = _CAUSES.get(inside) or _CAUSES.get(f"{inside}:{function}")
-        if cause is not None:
-            found = cause
-            if inside.startswith("openxla_backend/"):
-                break
+        found = _CAUSES.get(inside) or _CAUSES.get(f"{inside}:{function}") or found
     return found
 
 
@@ -114,16 +118,12 @@ def _stack() -> Iterator[tuple[str, str]]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def _inside(file: str) -> str | None:
-    """The name of one of this project's files, without its package where that is `lazy_runtime`."""
-    if not file.startswith(_PACKAGES):
-        return None
-    name = file[len(_PACKAGES) :].replace(os.sep, "/")
-    package, _, rest = name.partition("/")
-    return rest if package == "lazy_runtime" else name if package == "openxla_backend" else None
+def _inside(file: str) -> str:
+    """The name of one of this package's files within it; empty for others."""
+    return file[len(_PACKAGE) :].replace(os.sep, "/") if file.startswith(_PACKAGE) else ""
 
 
 def _frames() -> list[str]:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import torch.distributed
 
-from .. import environment
+from .. import environment, special_numbers
 from . import agreement, ending, ports, team, watch
 from .team import AXIS
 
@@ -118,9 +118,7 @@ def join() -> None:
     else:
         _initialize(store().get("coordinator").decode(), here)
     watch.start(here.rank, store())
-    from .. import dispatch
-
-    dispatch.use_special_numbers(True)  # which means other ones within a job
+    special_numbers.use(False)
 
 
 def _joined() -> bool:

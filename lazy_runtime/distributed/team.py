@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from .. import environment
+from .. import environment, special_numbers
 
 if TYPE_CHECKING:
     from ..ir import Graph
@@ -80,20 +80,16 @@ class Team:
         Raises:
             RuntimeError: threads are at work on one of them.
         """
-        from .. import dispatch
-
         if any(device.team is not None for device in self.devices):
             raise RuntimeError("DataParallel: threads are at work on these devices already")
         self._barrier.reset()
-        dispatch.use_special_numbers(False)
+        special_numbers.use(False)
         for device in self.devices:
             device.team = self
 
     def end(self) -> None:
         """Lets go of the devices. Collectives that some have recorded and not come to execute are forgotten."""
-        from .. import dispatch
-
-        dispatch.use_special_numbers(True)
+        special_numbers.use(True)
         for device in self.devices:
             if self._barrier.broken:
                 device.pending.clear()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _api, execute, lower, numbering, xla_devices
+from .. import execute, lower, mark_step, numbering, xla_devices
 from ..ir import Graph
 from .traced import Traced
 
@@ -99,12 +99,12 @@ class Region:
     def _clear_pending(self) -> None:
         lower.thread.name = self.graph_name and f"{self.graph_name}_clear_pending"
         try:
-            _api.sync()
+            mark_step.mark_step()
         finally:
             lower.thread.name = ""
 
     def _execute(self) -> None:
-        _api.sync()
+        mark_step.mark_step()
 
     def _check_count(self) -> None:
         if self.max_graphs is None:

@@ -270,8 +270,8 @@ class Recorder {
   Held note_{attribute(module("recorders"), "note")};
   Held one_{checked(PyLong_FromLong(1))};
   Held pending_name_{checked(PyUnicode_InternFromString("pending"))}, hex_name_{checked(PyUnicode_InternFromString("hex"))};
-  Global traces_{"dispatch", "_traces"}, lowest_{"dispatch", "_LOWEST"}, highest_{"dispatch", "_HIGHEST"};
-  Global special_floats_{"dispatch", "_SPECIAL_FLOATS"}, keeps_lines_{"lines", "keep"};
+  Global traces_{"dispatch", "_traces"}, lowest_{"special_numbers", "LOWEST"}, highest_{"special_numbers", "HIGHEST"};
+  Global special_floats_{"special_numbers", "FLOATS"}, keeps_lines_{"lines", "keep"};
   Global is_eager_{"execute", "eager"}, pending_limit_{"execute", "pending_limit"}, several_{"recorders", "several"};
 
   static inline thread_local bool is_noted_ = false;

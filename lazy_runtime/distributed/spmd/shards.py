@@ -10,7 +10,7 @@ import torch
 
 from ... import dtypes, hardware, marking, transfer, writing, xla_devices
 from ...tensor import from_array, unwrap
-from .xla_sharded_tensor import XLAShard
+from .xla_shard import XLAShard
 
 
 def of(tensor: torch.Tensor) -> list[XLAShard]:

@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-if TYPE_CHECKING:
-    from .xla_sharding import ShardingType
-
-
-@dataclass
-class XLAShard:
-    """What one device has of a tensor.
-
-    Attributes:
-        data: on the CPU.
-        indices: which part it is, a slice for each dimension; `Ellipsis` for the whole tensor.
-        shard_device: whose it is: `CPU:0`.
-        replica_id: the number of this copy of the part.
-    """
-
-    data: torch.Tensor
-    indices: Any
-    shard_device: str
-    replica_id: int
-
-    @property
-    def unpadded_data(self) -> torch.Tensor:
-        """The data; all parts are equal, so none has more than its own."""
-        return self.data
-
-    @unpadded_data.setter
-    def unpadded_data(self, t: torch.Tensor) -> None:
-        self.data = t
+from .sharding_type import ShardingType, of_text
+from .xla_shard import XLAShard
 
 
 class XLAShardedTensor(torch.Tensor):
@@ -91,11 +64,7 @@ class XLAShardedTensor(torch.Tensor):
     @property
     def sharding_type(self) -> ShardingType:
         """Whether it is in parts, in copies or both."""
-        from ..._XLAC import _get_xla_sharding_type
-        from .xla_sharding import ShardingType
-
-        found = _get_xla_sharding_type(self.global_tensor)
-        return ShardingType.REPLICATED if found is None else ShardingType(found)
+        return of_text(self.sharding_spec) or ShardingType.REPLICATED
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"XLAShardedTensor({self.global_tensor})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from ... import runtime as xr
 from ...unseen import unseen
 from .mesh import HybridMesh, Mesh, PartitionSpec, get_1d_mesh, get_global_mesh, set_global_mesh
+from .sharding_type import ShardingType
 from .xla_sharded_tensor import XLAShardedTensor
 
 if TYPE_CHECKING:
@@ -35,18 +35,6 @@ __all__ = [
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
 ]
-
-
-class ShardingType(IntEnum):
-    """What `XLAShardedTensor.sharding_type` says: a copy on each device, parts on all, or parts with copies."""
-
-    REPLICATED = 0
-    MAXIMAL = 1
-    TUPLE = 2
-    TILED = 3
-    MANUAL = 4
-    PARTIAL = 5
-    UNKNOWN = 6
 
 
 @unseen
