@@ -116,7 +116,8 @@ def launch(
     import torch.distributed as dist
 
     from . import runtime
-    from .distributed import ending, xla_multiprocessing
+    from .distributed import xla_multiprocessing
+    from .processes import ending
 
     if dist.is_torchelastic_launched():
         ending.with_launcher()

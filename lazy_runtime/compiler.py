@@ -17,7 +17,6 @@ from . import (
     capacity,
     checks,
     code_generation,
-    disk_cache,
     donation,
     dtypes,
     forking,
@@ -28,9 +27,10 @@ from . import (
     programs,
     shared_numbers,
 )
+from .cache import disk_cache
 from .debug import output, reports
-from .distributed import collective_log, job, spanning, watch
 from .ir import Graph
+from .processes import collective_log, job, spanning, watch
 
 _REPORTS_EXECUTIONS = output.level() >= 2
 _NO_LINES: Mapping[int, str] = {}

@@ -45,8 +45,8 @@ from . import traced_factories as traced_factories
 from . import unique as unique
 from . import xla_devices as devices
 from .distributed import functional_collectives as functional_collectives
-from .distributed import spanning
 from .ops import probe, registry
+from .processes import spanning
 from .spec import TensorSpec, storage_size
 from .tensor import XLATensor, from_array, make, to_user, unwrap
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .distributed.job import Place
+    from .processes.job import Place
 
 
 def device_type() -> str:
@@ -150,7 +150,7 @@ def host_index() -> int:
 
 
 def _place() -> Place:
-    from .distributed import job
+    from .processes import job
 
     return job.ALONE if is_spmd() else job.place()  # the devices of all processes are one replica
 
@@ -197,7 +197,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
         path: of the directory, which is made if it is not there.
         readonly: takes programs from it and adds none.
     """
-    from . import disk_cache
+    from .cache import disk_cache
 
     disk_cache.initialize(path, readonly)
 
@@ -217,6 +217,6 @@ def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:
 
 
 def _process_place() -> Place:
-    from .distributed import job
+    from .processes import job
 
     return job.process_place()

@@ -21,8 +21,8 @@ from jax.sharding import NamedSharding, Sharding
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import dtypes, grid
-from .distributed import spanning
 from .ir import Call, Graph, Handle, Value
+from .processes import spanning
 from .tensor import unwrap
 from .xla_devices import Device
 

@@ -11,7 +11,7 @@ import torch
 
 from . import dtypes, errors, execute, lifetimes, lines, metrics
 from .debug import waiting
-from .distributed import spanning
+from .processes import spanning
 from .spec import TensorSpec
 from .tensor import XLATensor, from_array, make_resizable
 from .unseen import unseen

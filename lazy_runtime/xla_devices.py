@@ -18,14 +18,14 @@ import jax
 import torch
 
 from . import config, environment, forking, grid, host_memory, installation, interrupts, lifetimes, native, ownership
-from .distributed import job, team
+from .processes import job, team
 from .rng import RandomStream
 
 if TYPE_CHECKING:
     from .checks import Execution
-    from .distributed.team import Team
     from .ir import Node
     from .lines import Line
+    from .processes.team import Team
 
 
 class Device:

@@ -11,7 +11,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, config, disk_cache, metrics, programs, xla_devices
+from lazy_runtime import compiler, config, metrics, programs, xla_devices
+from lazy_runtime.cache import disk_cache
 from lazy_runtime.debug import compiling
 from lazy_runtime.errors import DataDependentError
 from lazy_runtime.experimental import compiling as regions

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import torch
 
 from lazy_runtime import checks, dispatch, lower
-from lazy_runtime.disk_key import UncacheableError
-from lazy_runtime.disk_key import program as digest_of
+from lazy_runtime.cache.disk_key import UncacheableError
+from lazy_runtime.cache.disk_key import program as digest_of
 from lazy_runtime.ir import Call
 from lazy_runtime.layout import logical
 from lazy_runtime.spec import TensorSpec

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import runtime as xr
-from ..distributed import team
+from ..processes import team
 from . import collectives
 
 __all__ = ["all_gather", "all_reduce", "all_to_all"]

@@ -240,7 +240,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
     Raises:
         RuntimeError: some did not come within `XLA_JOB_TIMEOUT` seconds.
     """
-    from ..distributed import job
+    from ..processes import job
 
     return job.exchange(tag, payload, replicas)
 
@@ -277,7 +277,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
         master_only: only the first replica of each host writes (with `use_spmd`, its first process).
         global_master: with `master_only`, only the first of all.
     """
-    from ..distributed import job
+    from ..processes import job
 
     cpu = to_cpu(data)
     here = job.place()

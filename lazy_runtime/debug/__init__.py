@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._on_demand import submodules
 
 if TYPE_CHECKING:
-    from ..disk_cache import Lookup
+    from ..cache.disk_cache import Lookup
     from .compiling import Compilation
     from .difference import Recompilation
     from .waiting import Wait
@@ -49,6 +49,6 @@ def compilations() -> list[Compilation]:
 
 def cache_lookups() -> list[Lookup]:
     """The latest programs that were looked for on disk, oldest first: found or not, and why."""
-    from .. import disk_cache
+    from ..cache import disk_cache
 
     return disk_cache.lookups()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import job, team
+from ..processes import job, team
 from .parallel_loader import ParallelLoader
 
 __all__ = ["Context", "DataParallel", "ParallelLoader"]

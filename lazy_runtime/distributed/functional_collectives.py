@@ -16,7 +16,7 @@ import torch.distributed._functional_collectives  # defines some of the operator
 
 from .. import dispatch, subclasses
 from ..ops import collectives, registry
-from . import job
+from ..processes import job
 
 _dist: Any = torch.distributed
 _ops: Any = torch.ops.lazy_runtime

@@ -17,7 +17,7 @@ import torch.distributed
 
 from .. import dispatch, execute
 from ..ops import registry
-from . import job
+from ..processes import job
 
 _dist: Any = torch.distributed
 

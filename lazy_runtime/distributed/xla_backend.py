@@ -16,7 +16,8 @@ import torch
 import torch.distributed
 
 from ..ops import collectives as operators
-from . import device_mesh, fully_sharded, job, point_to_point
+from ..processes import job
+from . import device_mesh, fully_sharded, point_to_point
 
 _dist: Any = torch.distributed
 _c10d: Any = importlib.import_module("torch._C._distributed_c10d")

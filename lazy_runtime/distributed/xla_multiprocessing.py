@@ -18,7 +18,7 @@ import torch.distributed
 import torch.multiprocessing
 
 from .. import environment, xla_devices
-from . import agreement, ending, job
+from ..processes import agreement, ending, job
 
 _torch: Any = torch
 
@@ -200,7 +200,7 @@ class MpSerialExecutor:
 
     def run(self, fn: Callable[[], Any]) -> Any:
         """`fn()`, in one process after the other."""
-        from . import job
+        from ..processes import job
 
         here = job.place()
         result = None

@@ -15,7 +15,7 @@ import torch
 from jax import lax
 
 from .. import checks
-from ..distributed.job import AXIS
+from ..processes.job import AXIS
 from . import groups as grouped
 from .groups import Groups, as_bits, from_bits
 from .registry import op

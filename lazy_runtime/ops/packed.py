@@ -19,8 +19,9 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import aten_bridge, disk_key
-from ..disk_notes import Notes
+from .. import aten_bridge
+from ..cache import disk_key
+from ..cache.disk_notes import Notes
 from ..layout import ChannelsLast, Packed, Part, logical, physical
 from ..spec import TensorSpec
 from . import widening

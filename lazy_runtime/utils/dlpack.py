@@ -12,7 +12,7 @@ import jax
 import torch
 
 from .. import dtypes, execute, tensor, xla_devices
-from ..distributed import spanning
+from ..processes import spanning
 from ..spec import TensorSpec
 
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_ROCM = 1, 2, 10

@@ -104,7 +104,8 @@ def test_two_hundred_corrupted_entries(store):
 
 FULL = """
     import resource, sys, torch, lazy_runtime
-    from lazy_runtime import disk_cache, metrics
+    from lazy_runtime.cache import disk_cache
+    from lazy_runtime import metrics
     size = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     x = torch.arange(6.0)

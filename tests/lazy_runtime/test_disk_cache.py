@@ -8,7 +8,8 @@ import os
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge, compiler, disk_cache, disk_key, execute, metrics, xla_devices
+from lazy_runtime import aten_bridge, compiler, execute, metrics, xla_devices
+from lazy_runtime.cache import disk_cache, disk_key
 
 COUNTERS = ("PersistentCacheHit", "PersistentCacheMiss", "CachedCompile", "UncachedCompile")
 MISS, HIT = (0, 1, 0, 1), (1, 0, 1, 0)
@@ -269,7 +270,8 @@ def test_initialize_comes_before_all_else(store):
 
 TRAINING = """
     import sys, torch, lazy_runtime
-    from lazy_runtime import disk_cache, metrics
+    from lazy_runtime.cache import disk_cache
+    from lazy_runtime import metrics
     if {path!r}:
         disk_cache.initialize({path!r}, readonly={readonly})
     torch.manual_seed(0)

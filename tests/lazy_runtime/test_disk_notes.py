@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime import disk_cache
-from lazy_runtime.disk_notes import Notes
-from lazy_runtime.disk_store import Store
+from lazy_runtime.cache import disk_cache
+from lazy_runtime.cache.disk_notes import Notes
+from lazy_runtime.cache.disk_store import Store
 from lazy_runtime.ops import packed
 from tests import native_part
 

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from lazy_runtime import disk_store
-from lazy_runtime.disk_store import OccupiedError, Store, TornError, UnsafeError
+from lazy_runtime.cache import disk_store
+from lazy_runtime.cache.disk_store import OccupiedError, Store, TornError, UnsafeError
 
 BOUND = 1 << 20
 WRITER = """

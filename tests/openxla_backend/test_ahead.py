@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, disk_cache, disk_program, metrics
+from lazy_runtime import compiler, metrics
+from lazy_runtime.cache import disk_cache, disk_program
 from openxla_backend import ahead
 
 

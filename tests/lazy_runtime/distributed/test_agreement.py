@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from lazy_runtime.distributed import agreement, ending, watch
-from lazy_runtime.distributed.agreement import Agreement, MismatchError
-from lazy_runtime.distributed.collective_log import Collective, Log, Program
+from lazy_runtime.processes import agreement, ending, watch
+from lazy_runtime.processes.agreement import Agreement, MismatchError
+from lazy_runtime.processes.collective_log import Collective, Log, Program
 
 _dist: Any = torch.distributed
 

@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import lazy_runtime
-from lazy_runtime.distributed import job
 from lazy_runtime.experimental.distributed_checkpoint import CheckpointManager
+from lazy_runtime.processes import job
 
 dist: Any = torch.distributed
 dcp: Any = torch.distributed.checkpoint

@@ -13,7 +13,7 @@ from lazy_runtime import metrics
 from lazy_runtime import runtime as xr
 from lazy_runtime.core import functions
 from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import job
+from lazy_runtime.processes import job
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import ending
+from lazy_runtime.processes import ending
 
 #: Seconds within which ranks start, and those within which they end.
 STARTING_S, ENDING_S = 200, ending.GRACE_S + 25

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from lazy_runtime.distributed import job, ports
+from lazy_runtime.processes import job, ports
 
 _dist: Any = torch.distributed
 

@@ -45,7 +45,8 @@ def test_after_the_first_tensors(fresh_process):
 KEPT = """
     import torch
     import lazy_runtime
-    from lazy_runtime import disk_cache, metrics
+    from lazy_runtime.cache import disk_cache
+    from lazy_runtime import metrics
     from lazy_runtime import runtime as xr
     from lazy_runtime.distributed import spmd as xs
 

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from .. import disk_key, dtypes, errors
+from .. import dtypes, errors
+from ..cache import disk_key
 from . import job, watch
 from .collective_log import Collective, Program
 

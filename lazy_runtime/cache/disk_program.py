@@ -11,12 +11,12 @@ from jax.experimental import serialize_executable
 from jaxlib import lapack
 from jaxlib.mlir import ir
 
-from . import aten_bridge, dtypes
+from .. import aten_bridge, dtypes
 from .disk_key import UncacheableError
 from .disk_store import Entry
 
 if TYPE_CHECKING:
-    from .ir import Graph
+    from ..ir import Graph
 
 
 class Loaded(NamedTuple):

@@ -24,15 +24,15 @@ import torch
 from jax.sharding import NamedSharding
 from jaxlib import xla_client
 
-from . import environment, processor
-from ._version import __version__
-from .grid import names
-from .spec import TensorSpec
+from .. import environment, processor
+from .._version import __version__
+from ..grid import names
+from ..spec import TensorSpec
 
 if TYPE_CHECKING:
-    from .ir import Call, Graph
-    from .ops.registry import Operator
-    from .xla_devices import Device
+    from ..ir import Call, Graph
+    from ..ops.registry import Operator
+    from ..xla_devices import Device
 
 
 class UncacheableError(Exception):
@@ -219,7 +219,7 @@ _KERNELS = (*_CHOOSES_KERNELS, "OMP_", "KMP_", "GOMP_")
 @functools.cache
 def _sources() -> str:
     """Digest of this package's files: a checkout changes without its version, and lowerings are code. 3 ms."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     hashed = hashlib.sha256()
     for path in sorted((*here.rglob("*.py"), *here.glob("native/bridge*"))):
         content = path.read_bytes()

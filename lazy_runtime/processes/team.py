@@ -194,7 +194,7 @@ def _different(first: Graph, other: Graph, here: str, there: str) -> str:
 
 def _described(graph: Graph) -> list[str]:
     """The calls of a graph and then the rest of it, without its device."""
-    from .. import disk_key  # which knows the devices' module
+    from ..cache import disk_key  # which knows the devices' module
 
     where = re.compile(rf"\b({graph.device.platform}|xla):\d+")
     calls = [where.sub(r"\1", f"{call.name} {disk_key.described(call)}") for call in graph.calls]
