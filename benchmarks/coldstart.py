@@ -45,7 +45,7 @@ class Start(NamedTuple):
 def here(road: str, batch_size: int, image_size: int) -> Start:
     """The first result of this process, in which nothing was run before."""
     import lazy_runtime
-    from lazy_runtime import metrics
+    from lazy_runtime.common import metrics
 
     from . import models
 

@@ -11,7 +11,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime import experimental, metrics
+from lazy_runtime import experimental
+from lazy_runtime.common import metrics
 
 from . import decoder_only, measure, models
 

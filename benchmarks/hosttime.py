@@ -11,7 +11,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 from . import measure, models
 from .modes import MODES, Mode, Program, warm_up

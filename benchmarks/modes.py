@@ -13,7 +13,7 @@ import jax
 import torch
 
 import lazy_runtime
-from lazy_runtime.tensor import values_of
+from lazy_runtime.tensor.xla_tensor import values_of
 
 
 class Mode(NamedTuple):

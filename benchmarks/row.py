@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 from . import environment, measure, verify
 from .modes import MODES, Program

@@ -12,8 +12,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime import metrics
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import metrics
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 from . import measure, models
 from .decoder_only import Config, DecoderOnlyModel

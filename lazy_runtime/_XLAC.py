@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from . import _api, execute, experimental, hardware, xla_devices
+from . import _api, experimental
 from .core import xla_model as xm
 from .debug import metrics as _met
-from .precision import get_mat_mul_precision as _xla_get_mat_mul_precision
-from .precision import set_mat_mul_precision as _xla_set_mat_mul_precision
+from .execution import execute
+from .lowering.precision import get_mat_mul_precision as _xla_get_mat_mul_precision
+from .lowering.precision import set_mat_mul_precision as _xla_set_mat_mul_precision
+from .platform import hardware, xla_devices
 from .utils.dlpack import from_dlpack as _from_dlpack
 from .utils.dlpack import to_dlpack as _to_dlpack
 
@@ -98,8 +100,8 @@ def _get_use_eager_mode() -> bool:
 
 def _get_xla_sharding_spec(tensor: torch.Tensor) -> str:
     """How a tensor is sharded, as XLA writes it: `{devices=[2,1]0,1}`; empty if it is not."""
-    from . import sharding
     from .distributed.spmd import unwrap_sharded_tensor
+    from .tensor import sharding
 
     return sharding.text(unwrap_sharded_tensor(tensor))
 

@@ -17,14 +17,14 @@ def device(index: int | None = None) -> torch.device:
     Raises:
         RuntimeError: there is no such device.
     """
-    from . import xla_devices
+    from .platform import xla_devices
 
     return xla_devices.choose(index)
 
 
 def devices() -> list[torch.device]:
     """All xla devices of this process."""
-    from . import xla_devices
+    from .platform import xla_devices
 
     return [found.torch_device for found in xla_devices.devices()]
 
@@ -36,7 +36,7 @@ def device_count() -> int:
 
 def real_devices() -> list[str]:
     """What stands behind each xla device, as `CPU:0`, `CUDA:1`, `TPU:3`."""
-    from . import hardware, xla_devices
+    from .platform import hardware, xla_devices
 
     return [f"{hardware.kind(found)}:{found.jax_device.id}" for found in xla_devices.devices()]
 
@@ -49,7 +49,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.
         reset_scope: also count the parts of the program that `xp.Trace` names anew, from 1, outside of all of them.
     """
-    from . import mark_step
+    from .execution import mark_step
 
     mark_step.mark_step(wait, reset_scope)
 
@@ -59,7 +59,7 @@ def manual_seed(seed: int, device: torch.device | str | int | None = None) -> No
 
     From then on the device has a random stream of its own. Without this call the stream follows `torch.manual_seed`.
     """
-    from . import xla_devices
+    from .platform import xla_devices
 
     found = xla_devices.devices() if device is None else (xla_devices.get(device),)
     for each in found:
@@ -92,7 +92,7 @@ def compile(
         RuntimeError: the graph broke although `full_graph`, or there are too many different ones.
         ValueError: XLA knows no such option.
     """
-    from .experimental import compiling
+    from .regions import compiling
 
     options = tuple(sorted((custom_compile_options or {}).items()))
     return compiling.compile(f, bool(full_graph), name, max_different_graphs, options)

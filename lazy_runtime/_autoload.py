@@ -10,8 +10,8 @@ import importlib.metadata
 import sys
 from typing import Any
 
-from . import installation
-from .ownership import other_owner
+from .common import installation
+from .common.ownership import other_owner
 
 _GROUP = "torch.backends"  # entry points that `import torch` loads
 _library: Any = None
@@ -33,8 +33,8 @@ def load() -> None:
                 sys.stderr.write(f"{owner}\n")
             _gave_way = True
             return
-        from . import device_module, module_moves
-        from .debug import output
+        from .common import output
+        from .dispatcher import device_module, module_moves
 
         _library = torch.library.Library("aten", "IMPL")
         if not _has_guard():  # the first use builds it or says what is wrong: `xla_devices.start`, or a move to xla
@@ -65,13 +65,13 @@ def _first_use(kernel: str, *before: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal function
         if function is None:
-            from . import interrupts
+            from .common import interrupts
 
             with interrupts.deferred():  # half of a module's import could not be repeated
-                from . import xla_devices
+                from .platform import xla_devices
 
                 xla_devices.start()
-                from . import kernels
+                from .dispatcher import kernels
 
                 function = getattr(kernels, kernel)
         return function(*before, *args, **kwargs)
@@ -100,7 +100,7 @@ def _start_at_moves() -> None:
         def to(*args: Any, _overload: Any = overload, **kwargs: Any) -> Any:
             for value in (*args[1:2], kwargs.get("device")):
                 if isinstance(value, torch.device) and value.type == "xla":
-                    from . import xla_devices
+                    from .platform import xla_devices
 
                     xla_devices.start()
             return _overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -122,7 +122,7 @@ def _restore(saved: Any, location: str) -> Any:
     """`torch.load(map_location="xla")` of a checkpoint that was saved on another device."""
     if not location.startswith("xla"):
         return None
-    from . import storage
+    from .dispatcher import storage
 
     return storage.restore(saved, location)
 
@@ -141,15 +141,22 @@ def load_others() -> None:
 
 
 def _install(backward_in_caller: bool) -> None:
-    from . import dispatch, kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
+    from .dispatcher import kernels  # noqa: F401  the handlers of copies and aliases stand in kernels
+    from .recording import dispatch
 
     dispatch.install(backward_in_caller)
 
 
 def _register() -> None:
-    from . import kernels
+    from .dispatcher import kernels
 
     kernels.register()
 
 
-installation.provide(_install, _register)
+def _mark_step() -> None:
+    from .execution import mark_step
+
+    mark_step.mark_step()
+
+
+installation.provide(_install, _register, _mark_step)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def device_type() -> str:
     """The kind of the devices: `CPU`, `CUDA`, `TPU`, ..."""
-    from . import hardware, xla_devices
+    from .platform import hardware, xla_devices
 
     return hardware.kind(xla_devices.devices()[0])
 
@@ -28,7 +28,7 @@ def set_device_type(pjrt_device: str) -> None:
     Raises:
         RuntimeError: the devices are up, on another platform.
     """
-    from . import xla_devices
+    from .platform import xla_devices
 
     if xla_devices._started and pjrt_device.upper() != device_type():
         raise RuntimeError(
@@ -57,7 +57,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 def addressable_device_count() -> int:
     """How many xla devices this process has: with `use_spmd` one, which stands for all."""
-    from . import xla_devices
+    from .platform import xla_devices
 
     return len(xla_devices.devices())
 
@@ -67,7 +67,7 @@ local_device_count = addressable_device_count
 
 def addressable_runtime_device_count() -> int:
     """How many devices this process drives, those behind a single xla device included."""
-    from . import xla_devices
+    from .platform import xla_devices
 
     xla_devices.start()
     return len(xla_devices.physical_devices())
@@ -82,14 +82,14 @@ def global_runtime_device_count() -> int:
     """How many devices all processes drive together, those behind a single xla device included."""
     import jax
 
-    from . import xla_devices
+    from .platform import xla_devices
 
     return jax.device_count(xla_devices.devices()[0].platform)
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """What is known of each device: its `name`, and its `coords` where it stands in a grid."""
-    from . import hardware, xla_devices
+    from .platform import hardware, xla_devices
 
     kind = hardware.kind(xla_devices.devices()[0])
     return [_attributes(kind, each) for each in xla_devices.all_physical_devices()]
@@ -97,14 +97,14 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
     """What is known of a device: its `name`, and its `coords` where it stands in a grid."""
-    from . import hardware, xla_devices
+    from .platform import hardware, xla_devices
 
     found = xla_devices.get(device)
     return _attributes(hardware.kind(found), found.jax_device)
 
 
 def _attributes(kind: str, jax_device: Any) -> dict[str, Any]:
-    from . import xla_devices
+    from .platform import xla_devices
 
     number = xla_devices.all_physical_devices().index(jax_device)  # jax's ids have gaps between processes
     attributes: dict[str, Any] = {"name": f"{kind}:{number}"}
@@ -157,7 +157,7 @@ def _place() -> Place:
 
 def is_spmd() -> bool:
     """Whether `xla:0` stands for all devices of the job, and programs are sharded over them (`use_spmd`)."""
-    from . import xla_devices
+    from .platform import xla_devices
 
     return xla_devices.is_spmd()
 
@@ -170,7 +170,9 @@ def use_spmd(auto: bool = False) -> None:
     Raises:
         NotImplementedError: `auto`.
     """
-    from . import execute, lifetimes, xla_devices
+    from .execution import execute
+    from .ir import lifetimes
+    from .platform import xla_devices
 
     if auto:
         raise NotImplementedError(
@@ -204,7 +206,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
 
 def get_num_cached_compilation_graph() -> int:
     """How many compiled programs this process has at hand."""
-    from . import compiler
+    from .compilation import compiler
 
     return compiler.count()
 

@@ -1,8 +1,8 @@
 """Inference: weights that are kept from call to call are kept in the order that the kernels want.
 
 On the CPU that is the order of a kernel of ours where one takes the convolution
-(`lazy_runtime/ops/own_convolutions.py`), else one of oneDNN's own where it can be known in advance
-(`lazy_runtime/ops/packed.py`), and otherwise channels last.
+(`lazy_runtime/ops/nn/own_convolutions.py`), else one of oneDNN's own where it can be known in advance
+(`lazy_runtime/ops/linalg/packed.py`), and otherwise channels last.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lazy_runtime import dtypes, xla_devices
-from lazy_runtime.ops import own_convolutions, packed, widening
-from lazy_runtime.ops.conv import wants_channels_last
-from lazy_runtime.ops.matmul import SMALLEST_CALL
+from lazy_runtime.ir import dtypes
+from lazy_runtime.ops.linalg import packed, widening
+from lazy_runtime.ops.linalg.matmul import SMALLEST_CALL
+from lazy_runtime.ops.nn import own_convolutions
+from lazy_runtime.ops.nn.conv import wants_channels_last
+from lazy_runtime.platform import xla_devices
 
 from . import fx
 
@@ -110,7 +112,7 @@ class _Arranging:
         replace(self.graph, node, ours.packed_linear.default, arguments, named)
 
     def _widened(self, weight: Any) -> tuple[torch.fx.Node, dict[str, Any]]:
-        """A weight, in float32 where products are faster so (`ops/widening.py`), and what tells the product of it."""
+        """A weight, in float32 where products are faster so (`ops/linalg/widening.py`), and what tells the product."""
         value = weight.meta["val"]
         if not widening.is_wanted(_platform(value), value.dtype):
             return weight, {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lazy_runtime import attention, flex_attention, xla_devices
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import attention, flex_attention
 
 
 def keep_whole(gm: torch.fx.GraphModule) -> None:

@@ -2,7 +2,7 @@
 
 AOTAutograd makes such a call pure: a higher-order operator has the call's arguments, and the memory that they are views
 of as it is before, and gives the memory as it is afterwards. Torch's own implementation of that, on copies, becomes an
-operator with a name, which a program calls like any other that has no lowering (`lazy_runtime/fallback.py`).
+operator with a name, which a program calls like any other that has no lowering (`lazy_runtime/recording/fallback.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch._higher_order_ops import auto_functionalize
 from torch.utils import _pytree as pytree
 
-from lazy_runtime import dispatch
-from lazy_runtime.tensor import XLATensor
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import XLATensor
 
 from . import fx
 

@@ -12,7 +12,8 @@ import importlib.metadata
 import sys
 from typing import Any
 
-from lazy_runtime import device_module, installation, interrupts, ownership
+from lazy_runtime.common import installation, interrupts, ownership
+from lazy_runtime.dispatcher import device_module
 
 _STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
 _NAME = "openxla"

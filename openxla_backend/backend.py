@@ -21,7 +21,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from lazy_runtime import interrupts, ownership
+from lazy_runtime.common import interrupts, ownership
 
 from . import attention, background, checkpoints, overlap, parameters, registration, returned_inputs, whole_step
 from .background import Prepare

@@ -11,11 +11,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime import compiler, config, metrics, programs, xla_devices
 from lazy_runtime.cache import disk_cache
+from lazy_runtime.common import config, metrics
+from lazy_runtime.common.errors import DataDependentError
+from lazy_runtime.compilation import compiler, programs
 from lazy_runtime.debug import compiling
-from lazy_runtime.errors import DataDependentError
-from lazy_runtime.experimental import compiling as regions
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.regions import compiling as regions
 
 from . import auto_functionalized, control_flow, fx, interpreted, origin  # noqa: F401  two register operators with fx
 from .device import DeviceRun

@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from lazy_runtime import checks, dispatch, lower
 from lazy_runtime.cache.disk_key import UncacheableError
 from lazy_runtime.cache.disk_key import program as digest_of
-from lazy_runtime.ir import Call
-from lazy_runtime.layout import logical
-from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import XLATensor
+from lazy_runtime.compilation import lower
+from lazy_runtime.ir.graph import Call
+from lazy_runtime.ir.spec import TensorSpec
+from lazy_runtime.lowering import checks
+from lazy_runtime.lowering.layout import logical
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import XLATensor
 
 from . import fx
 

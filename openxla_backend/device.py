@@ -13,12 +13,16 @@ from typing import Any
 import jax
 import torch
 
-from lazy_runtime import compiler, dispatch, execute, lifetimes, lower, metrics, numbering, transfer
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler, lower, numbering
 from lazy_runtime.debug import graph_saver
-from lazy_runtime.experimental import compiling
-from lazy_runtime.ir import Handle, Value
-from lazy_runtime.tensor import XLATensor, make, unwrap, values_of
-from lazy_runtime.writing import write
+from lazy_runtime.execution import execute, transfer
+from lazy_runtime.execution.writing import write
+from lazy_runtime.ir import lifetimes
+from lazy_runtime.ir.graph import Handle, Value
+from lazy_runtime.recording import dispatch
+from lazy_runtime.regions import compiling
+from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap, values_of
 
 from . import ahead, fx, origin, step
 from .settled import SettledStep

@@ -15,12 +15,13 @@ import jax
 import torch
 from jax.core import ShapedArray
 
-from lazy_runtime import dtypes, transfer
+from lazy_runtime.ir import dtypes
+from lazy_runtime.tensor import host_arrays
 
 ALIGNMENT = 64  # bytes; XLA copies a buffer that starts elsewhere
 _DLPACK_CPU = 1
 
-#: `Tensor.data_ptr` of tensors that have memory (`lazy_runtime.addresses` stands in for it, which takes longer).
+#: `Tensor.data_ptr` of tensors that have memory (`dispatcher/addresses.py` stands in for it, which takes longer).
 address_of: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
 
 
@@ -50,7 +51,7 @@ def importer(device_type: str) -> Callable[[torch.Tensor], jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(device)
 
     def public(tensor: torch.Tensor) -> jax.Array:
-        return jax.device_put(transfer.to_numpy(tensor.detach()), sharding, may_alias=True)
+        return jax.device_put(host_arrays.to_numpy(tensor.detach()), sharding, may_alias=True)
 
     try:
         from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
@@ -62,7 +63,7 @@ def importer(device_type: str) -> Callable[[torch.Tensor], jax.Array]:
             return ShapedArray(tuple(shape), dtypes.to_numpy(dtype))
 
         def direct(tensor: torch.Tensor) -> jax.Array:
-            host = transfer.to_numpy(tensor.detach() if tensor.requires_grad else tensor)
+            host = host_arrays.to_numpy(tensor.detach() if tensor.requires_grad else tensor)
             return put(described(tensor.shape, tensor.dtype), sharding, (host,), devices, True)
 
         probe = torch.zeros(2, dtype=torch.float64)

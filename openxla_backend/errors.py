@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from lazy_runtime import errors
+from lazy_runtime.common import errors
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from lazy_runtime.ops import own_convolutions, packed
+from lazy_runtime.ops.linalg import packed
+from lazy_runtime.ops.nn import own_convolutions
 from lazy_runtime.ops.registry import arguments
 
 from .arranging import is_row, is_static

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lazy_runtime.ops import folding  # noqa: F401  defines the operator
+from lazy_runtime.ops.nn import folding  # noqa: F401  defines the operator
 
 aten = torch.ops.aten
 

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch._higher_order_ops.effects import with_effects
 
-from lazy_runtime import checks, dispatch, errors, numbering, transfer
-from lazy_runtime.dispatch import Trace
-from lazy_runtime.ir import Graph, Handle, Value
-from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import XLATensor, make, unwrap
-from lazy_runtime.xla_devices import Device
+from lazy_runtime.common import errors
+from lazy_runtime.compilation import numbering
+from lazy_runtime.execution import transfer
+from lazy_runtime.ir.graph import Graph, Handle, Value
+from lazy_runtime.ir.spec import TensorSpec
+from lazy_runtime.lowering import checks
+from lazy_runtime.platform.xla_devices import Device
+from lazy_runtime.recording import dispatch
+from lazy_runtime.recording.dispatch import Trace
+from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap
 
 from .errors import located, users_line
 from .sizes import Sizes

@@ -10,9 +10,13 @@ from typing import Any
 import jax
 import torch
 
-from lazy_runtime import checks, compiler, dtypes, metrics, transfer
-from lazy_runtime.spec import TensorSpec
-from lazy_runtime.tensor import make_resizable
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import transfer
+from lazy_runtime.ir import dtypes
+from lazy_runtime.ir.spec import TensorSpec
+from lazy_runtime.lowering import checks
+from lazy_runtime.tensor.xla_tensor import make_resizable
 
 from . import fx
 from .dlpack import address_of, exporter, import_tensor

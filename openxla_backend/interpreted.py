@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from lazy_runtime import metrics
-from lazy_runtime.xla_devices import Device
+from lazy_runtime.common import metrics
+from lazy_runtime.platform.xla_devices import Device
 
 
 def is_possible(gm: torch.fx.GraphModule, device: Device) -> bool:

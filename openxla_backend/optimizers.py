@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._guards import TracingContext
 
-from lazy_runtime.experimental import compiling
+from lazy_runtime.regions import compiling
 
 #: Those that torch lets go on outside of the compiled function: each of torch/optim/*.py has a list of the devices on
 #: which it takes `capturable`, and with `foreach=True` fewer lists have xla.

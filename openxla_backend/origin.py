@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch._guards import CompileContext
 
-from lazy_runtime import config, lines, lower
+from lazy_runtime.common import config, lines
+from lazy_runtime.compilation import lower
 from lazy_runtime.debug.compiling import Origin
 
 if TYPE_CHECKING:

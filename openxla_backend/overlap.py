@@ -17,7 +17,7 @@ from torch._dynamo import guards
 from torch._dynamo.source import TensorProperty, TensorPropertySource
 from torch._guards import TracingContext
 
-from lazy_runtime.tensor import sharing
+from lazy_runtime.tensor.xla_tensor import sharing
 
 
 def guard(gm: torch.fx.GraphModule, examples: Sequence[Any], metadata: Any) -> None:

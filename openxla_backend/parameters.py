@@ -20,9 +20,9 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
-from lazy_runtime import xla_devices
-from lazy_runtime.experimental import compiling as regions
-from lazy_runtime.tensor import Unchanged, unwrap
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.regions import compiling as regions
+from lazy_runtime.tensor.xla_tensor import Unchanged, unwrap
 
 from .arranging import arrange
 from .compiled import CompiledGraph

@@ -15,7 +15,8 @@ from torch._dynamo import config
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
-from lazy_runtime import recurrent, xla_devices
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import recurrent
 
 from .traced_optimizers import Ours
 from .whole_step import is_for

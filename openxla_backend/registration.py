@@ -11,9 +11,10 @@ import torch
 from torch._higher_order_ops import effects
 from torch._subclasses import fake_impls, fake_tensor
 
-from lazy_runtime import device_module, lines
+from lazy_runtime.common import lines
 from lazy_runtime.core import collectives
 from lazy_runtime.debug import reports
+from lazy_runtime.dispatcher import device_module
 
 from . import traced_files
 from .interrupted import restore_threads

@@ -19,11 +19,15 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from lazy_runtime import checks, compiler, config, execute, interrupts, lifetimes, metrics, numbering, transfer
-from lazy_runtime.errors import users_line
-from lazy_runtime.experimental import compiling
-from lazy_runtime.ir import Call, Handle, Value
-from lazy_runtime.tensor import XLATensor, rebind, values_of
+from lazy_runtime.common import config, interrupts, metrics
+from lazy_runtime.common.errors import users_line
+from lazy_runtime.compilation import compiler, numbering
+from lazy_runtime.execution import execute, transfer
+from lazy_runtime.ir import lifetimes
+from lazy_runtime.ir.graph import Call, Handle, Value
+from lazy_runtime.lowering import checks
+from lazy_runtime.regions import compiling
+from lazy_runtime.tensor.xla_tensor import XLATensor, rebind, values_of
 
 from . import fx
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lazy_runtime import execute, xla_devices
-from lazy_runtime.experimental import compiling
+from lazy_runtime.execution import execute
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.regions import compiling
 
 
 @functools.cache

@@ -16,9 +16,9 @@ _SKIPPED = ("lazy_runtime", "openxla_backend", "jax", "jaxlib")
 #: Code that stands around torch's own, or around one operator of a graph, and is traced where a traced function calls
 #: it.
 _TRACED_IN_CALLS = (
-    "adam.py",
-    "flex_attention.py",
-    "module_moves.py",
+    "dispatcher/module_moves.py",
+    "recording/adam.py",
+    "recording/flex_attention.py",
     "distributed/spmd/mesh.py",
     "distributed/spmd/xla_sharding.py",
 )

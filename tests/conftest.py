@@ -41,9 +41,9 @@ def fresh_process() -> Callable[..., str]:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty cache on disk, which this process uses for one test."""
-    from lazy_runtime import compiler
     from lazy_runtime.cache import disk_cache
     from lazy_runtime.cache.disk_store import Store
+    from lazy_runtime.compilation import compiler
 
     opened = Store(tmp_path / "cache", 1 << 30)
     monkeypatch.setattr(disk_cache, "_opened", opened)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge, native
+from lazy_runtime import native
+from lazy_runtime.lowering import aten_bridge
 
 #: For vectors of 512 bits, and oneDNN's products for them, our kernels are written.
 HAS_VECTORS = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()

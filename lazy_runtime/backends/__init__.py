@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..precision import get_mat_mul_precision, set_mat_mul_precision
+from ..lowering.precision import get_mat_mul_precision, set_mat_mul_precision
 
 __all__ = ["get_mat_mul_precision", "set_mat_mul_precision"]

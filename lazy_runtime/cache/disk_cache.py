@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 
-from .. import environment, metrics, notices
-from ..debug import output
+from ..common import environment, metrics, notices, output
 from . import disk_key, disk_program
 from .disk_store import Entry, OccupiedError, Store, TornError, UnsafeError
 
 if TYPE_CHECKING:
-    from ..ir import Graph
+    from ..ir.graph import Graph
 
 _logger = logging.getLogger(__name__)
 

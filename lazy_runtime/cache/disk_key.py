@@ -24,15 +24,15 @@ import torch
 from jax.sharding import NamedSharding
 from jaxlib import xla_client
 
-from .. import environment, processor
 from .._version import __version__
-from ..grid import names
-from ..spec import TensorSpec
+from ..common import environment, processor
+from ..ir.grid import names
+from ..ir.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from ..ir import Call, Graph
+    from ..ir.graph import Call, Graph
     from ..ops.registry import Operator
-    from ..xla_devices import Device
+    from ..platform.xla_devices import Device
 
 
 class UncacheableError(Exception):
@@ -139,12 +139,12 @@ def _encode(x: Any) -> str:
     if kind is type:
         return f"t{x.__name__}"
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name == "lazy_runtime.xla_devices.Device":
+    if name == "lazy_runtime.platform.xla_devices.Device":
         return _place(x)
     if isinstance(x, NamedSharding):
         devices: Any = x.mesh.devices
         return f"S{devices.shape}{[each.id for each in devices.flat]}{_encode([names(entry) for entry in x.spec])}"
-    if name == "lazy_runtime.dispatch._Dynamic":  # stands for a number that is an input of the graph
+    if name == "lazy_runtime.recording.dispatch._Dynamic":  # stands for a number that is an input of the graph
         return f"?{x.kind}"
     raise UncacheableError(f"an argument of type {name} has no meaning for a later process")
 

@@ -11,12 +11,13 @@ from jax.experimental import serialize_executable
 from jaxlib import lapack
 from jaxlib.mlir import ir
 
-from .. import aten_bridge, dtypes
+from ..ir import dtypes
+from ..lowering import aten_bridge
 from .disk_key import UncacheableError
 from .disk_store import Entry
 
 if TYPE_CHECKING:
-    from ..ir import Graph
+    from ..ir.graph import Graph
 
 
 class Loaded(NamedTuple):

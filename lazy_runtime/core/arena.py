@@ -35,7 +35,7 @@ def to_cpu(data: Any) -> Any:
     there."""
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        from .. import storage
+        from ..dispatcher import storage
 
         return [_leaf_like(tensor, host) for tensor, host in zip(tensors, storage.to_cpu(tensors), strict=True)]
 
@@ -87,8 +87,9 @@ def _moved(tensor: torch.Tensor, device: torch.device, input_sharding: Any = Non
     if input_sharding is None:
         moved = tensor.detach().to(device)
     else:
-        from .. import transfer, xla_devices
-        from ..tensor import to_functional
+        from ..execution import transfer
+        from ..platform import xla_devices
+        from ..tensor.xla_tensor import to_functional
 
         shape = input_sharding.whole_shape(tensor)
         lies = input_sharding.sharding(tensor, shape)

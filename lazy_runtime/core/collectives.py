@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from .. import environment
 from .. import runtime as xr
-from ..ops import collectives as operators
+from ..common import environment
+from ..ops.collective import collectives as operators
 
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 
@@ -223,7 +223,7 @@ def collective_broadcast(
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives every rank the first one's parameters and buffers, and executes that."""
-    from .. import mark_step
+    from ..execution import mark_step
 
     collective_broadcast([each.detach() for each in (*model.parameters(), *model.buffers())])
     mark_step.mark_step()

@@ -18,7 +18,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     Raises:
         RuntimeError: there is no such device.
     """
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     device = xla_devices.choose(n)
     if devkind is not None and xla_device_hw(device) != devkind.upper():
@@ -30,7 +30,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 def xla_device_hw(device: torch.device | str) -> str:
     """The kind of a device: `CPU`, `CUDA`, `TPU`. That of `torch.device("cpu")` is `CPU` too."""
-    from .. import hardware
+    from ..platform import hardware
 
     device = torch.device(device)
     return hardware.kind(find(device)) if device.type == "xla" else device.type.upper()
@@ -38,13 +38,13 @@ def xla_device_hw(device: torch.device | str) -> str:
 
 def get_memory_info(device: _Device = None) -> dict[str, int]:
     """Bytes on a device: `bytes_used`, `bytes_limit`, `peak_bytes_used` (`hardware.memory` says what they count)."""
-    from .. import hardware
+    from ..platform import hardware
 
     return hardware.memory(find(device))
 
 
 def find(device: _Device) -> Any:
     """The device behind `xla`, `xla:N` or, without one, the current one (`xla_devices.Device`)."""
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     return xla_devices.get(device)

@@ -19,7 +19,7 @@ def get_rng_state(device: _Device = None) -> int:
     Args:
         device: an xla device; the current one by default.
     """
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     return xla_devices.get(device).random.detach()
 
@@ -30,7 +30,7 @@ def set_rng_state(seed: int, device: _Device = None) -> None:
     Args:
         device: an xla device; the current one by default.
     """
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     xla_devices.get(device).random.seed(seed)
 
@@ -43,7 +43,7 @@ def fork_rng(device: _Device = None, enabled: bool = True) -> Iterator[None]:
         device: an xla device; the current one by default.
         enabled: do nothing if false.
     """
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     if not enabled:
         yield

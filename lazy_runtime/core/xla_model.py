@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from .. import _api, closures, whole_files
+from .. import _api
 from .. import runtime as xr
+from ..common import whole_files
+from ..execution import closures
 from .arena import ToXlaTensorArena, require_spmd, to_cpu, to_device
 from .collectives import (
     REDUCE_AND,
@@ -136,7 +138,7 @@ def wait_device_ops(devices: Iterable[torch.device | str] = ()) -> None:
     Raises:
         what went wrong in one of the executions.
     """
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     for found in [find(device) for device in devices] or xla_devices.devices():
         found.wait()
@@ -144,7 +146,7 @@ def wait_device_ops(devices: Iterable[torch.device | str] = ()) -> None:
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     """Returns when the tensors have their values. For benchmarks: it makes the host wait."""
-    from .. import execute
+    from ..execution import execute
 
     for found in {find(tensor.device) for tensor in tensors}:
         execute.sync(found, wait=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-from ..ir import Call
-from ..spec import TensorSpec
+from ..ir.graph import Call
+from ..ir.spec import TensorSpec
 
 #: Under which `named` has the precision of float32 products, which is no argument of the user's.
 PRECISION = "precision"

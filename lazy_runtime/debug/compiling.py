@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import lines, metrics
-from ..lines import Line
-from . import output, reports
+from ..common import lines, metrics, output
+from ..common.lines import Line
+from . import reports
 from .difference import Recompilation, Seen, explain, nearest
 from .formats import bytes_text, counted, duration, quantity
 
 if TYPE_CHECKING:
     import jax
 
-    from ..compiler import Executable
-    from ..ir import Node, Value
+    from ..compilation.compiler import Executable
+    from ..ir.graph import Node, Value
 
 #: How many graphs of a region are looked at for the nearest one.
 _GRAPHS = 32

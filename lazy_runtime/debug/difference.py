@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from ..ir import Call, Graph
-from ..lines import Line
+from ..common.lines import Line
+from ..ir.graph import Call, Graph
 from .arguments import PRECISION, describe, named
 from .formats import counted, duration
 

@@ -5,7 +5,7 @@ python -m lazy_runtime.debug.environment_page > docs/environment.md
 
 from __future__ import annotations
 
-from ..environment import FALSE, SWITCH, TABLE, TRUE
+from ..common.environment import FALSE, SWITCH, TABLE, TRUE
 
 
 def markdown() -> str:

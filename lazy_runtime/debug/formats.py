@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..metrics import Metric, Unit
+from ..common.metrics import Metric, Unit
 
 PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)  # torch/csrc/lazy/core/config.cpp
 

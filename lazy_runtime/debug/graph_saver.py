@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import environment, lines, lower, notices
+from ..common import environment, lines, notices
+from ..compilation import lower
 from . import reports
 
 if TYPE_CHECKING:
     import torch
 
-    from ..numbering import Numbered
+    from ..compilation.numbering import Numbered
 
 _lock = threading.Lock()
 _saved: Counter[tuple[int, str]] = Counter()  # (thread, name) → how many graphs `save_tensors_graph` has written

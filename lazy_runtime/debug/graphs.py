@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .. import lines
-from ..ir import Graph, Nested, Node
-from ..spec import TensorSpec
+from ..common import lines
+from ..ir.graph import Graph, Nested, Node
+from ..ir.spec import TensorSpec
 from .arguments import PRECISION, parts, shown
 
 if TYPE_CHECKING:
     import jax
 
-    from ..numbering import Numbered
+    from ..compilation.numbering import Numbered
 
 
 def text(tensors: Sequence[torch.Tensor]) -> str:
@@ -54,8 +54,9 @@ def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
         TypeError: one of them is not an xla tensor.
         ValueError: there are none, or they are on several devices.
     """
-    from .. import numbering, xla_devices
-    from ..tensor import unwrap
+    from ..compilation import numbering
+    from ..platform import xla_devices
+    from ..tensor.xla_tensor import unwrap
 
     if tensors is None:
         device, handles = xla_devices.get(), None
@@ -105,7 +106,8 @@ def scopes(nodes: Sequence[Node]) -> list[str]:
 
 
 def _lowered(numbered: Numbered) -> jax.stages.Lowered:
-    from .. import compiler, lower, sharding
+    from ..compilation import compiler, lower
+    from ..tensor import sharding
 
     graph = numbered.graph
     if graph.device.grid is not None and all(value.array is not None for value in numbered.leaves):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import metrics as store
+from ..common import metrics as store
 from . import formats
 
 __all__ = [

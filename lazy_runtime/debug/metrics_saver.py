@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 
-from .. import environment, notices
-from . import metrics
+from ..common import environment, metrics, notices
+from . import formats
 
 _steps = itertools.count()
 
@@ -25,7 +25,7 @@ def save_metrics(metrics_file: str | None = None) -> None:
         metrics_file = environment.value("XLA_METRICS_FILE")
     if metrics_file is None:
         return
-    text = f"[MetricsData; step={next(_steps)}]\n{metrics.metrics_report()}\n"
+    text = f"[MetricsData; step={next(_steps)}]\n{formats.classic(*metrics.snapshot())}\n"
     if metrics_file in ("STDERR", "STDOUT"):
         (sys.stderr if metrics_file == "STDERR" else sys.stdout).write(text)
     elif given is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .. import _api, lines
+from ..common import installation, lines
 
 _tracer_marked_step = False
 
@@ -162,7 +162,7 @@ class StepTrace(Trace):
     ) -> None:
         try:
             if kind is None:
-                _api.sync()
+                installation.mark_step()
                 set_tracer_marked_step(True)
         finally:
             super().__exit__(kind, error, traceback)

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .. import environment, lines, lower, metrics
-from ..ir import Graph
-from ..lines import Line
-from . import output
+from ..common import environment, lines, metrics, output
+from ..common.lines import Line
+from ..compilation import compiler, lower
+from ..ir.graph import Graph
 
 if TYPE_CHECKING:
-    from ..compiler import Executable
+    from ..compilation.compiler import Executable
     from .compiling import Compilation
 
 _RULE = "=" * 80
@@ -26,14 +26,14 @@ _THIN_RULE = "-" * 80
 _CAUSES = {
     "distributed/parallel_loader.py": "torch_xla.sync in parallel loader at step end",
     "debug/profiler.py:__exit__": "torch_xla.sync when exiting a profiler StepTrace region",
-    "experimental/compiling.py:_clear_pending": (
+    "regions/compiling.py:_clear_pending": (
         "torch_xla.compile clear the pending graph prior calling the target function"
     ),
-    "experimental/compiling.py:_execute": "torch_xla.compile",
+    "regions/compiling.py:_execute": "torch_xla.compile",
     "experimental/eager.py": "switch to or from eager mode",
     "core/xla_model.py": "user torch_xla.sync",
     "_api.py": "user torch_xla.sync",
-    "fallback.py": "an operator without a lowering runs on the CPU",
+    "recording/fallback.py": "an operator without a lowering runs on the CPU",
 }
 _registered: dict[str, str] = {}  # file → what is being done in it, whoever has called it
 _READ = "most likely user code trying to access tensor value before torch_xla.sync"
@@ -75,6 +75,10 @@ def execution(graph: Graph) -> None:
     """Level 2: a program is about to run."""
     output.write(_RULE, "Execution Analysis", _RULE, "Execution Cause", f"  {cause()}", *_graph_info(graph))
     output.write(*_frames(), _THIN_RULE, _RULE)
+
+
+if output.level() >= 2:
+    compiler.before_execution.append(execution)
 
 
 def _graph_info(graph: Graph) -> list[str]:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
-from .. import lines, metrics
-from ..lines import Line
-from . import output
+from ..common import lines, metrics, output
+from ..common.lines import Line
 from .formats import counted, duration
 
 

@@ -60,7 +60,7 @@ class DataParallel:
         network: torch.nn.Module | Callable[[], torch.nn.Module],
         device_ids: Sequence[str | torch.device] | None = None,
     ):
-        from .. import xla_devices
+        from ..platform import xla_devices
 
         if device_ids is None:
             device_ids = [device.torch_device for device in xla_devices.devices()]

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from .. import execute, views
-from ..ir import Handle, Value
-from ..tensor import rebind
+from ..execution import execute
+from ..ir.graph import Handle, Value
+from ..recording import views
+from ..tensor.xla_tensor import rebind
 
 _torch: Any = torch
 _libraries: list[torch.library.Library] = []

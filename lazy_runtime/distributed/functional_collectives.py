@@ -14,9 +14,11 @@ import torch
 import torch.distributed
 import torch.distributed._functional_collectives  # defines some of the operators
 
-from .. import dispatch, subclasses
-from ..ops import collectives, registry
+from ..dispatcher import subclasses
+from ..ops import registry
+from ..ops.collective import collectives
 from ..processes import job
+from ..recording import dispatch
 
 _dist: Any = torch.distributed
 _ops: Any = torch.ops.lazy_runtime

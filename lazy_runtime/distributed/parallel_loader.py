@@ -225,7 +225,7 @@ class PerDeviceLoader(Iterator):
 
     def _end_step(self) -> None:
         """Executes what is pending, unless the end of a `StepTrace` has just done so: a step has one end."""
-        from .. import xla_devices
+        from ..platform import xla_devices
 
         if not _take_mark() or any(device.pending for device in xla_devices.of_this_thread()):
             _api.sync()
@@ -274,6 +274,6 @@ class MpDeviceLoader:
 
 def _device(device: torch.device | str) -> torch.device:
     """The device with its index."""
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     return xla_devices.get(device).torch_device

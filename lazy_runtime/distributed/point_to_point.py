@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed
 
-from .. import dispatch, execute
+from ..execution import execute
 from ..ops import registry
 from ..processes import job
+from ..recording import dispatch
 
 _dist: Any = torch.distributed
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from ..ops import collectives as operators
+from ..ops.collective import collectives as operators
 from ..processes import job
 from . import device_mesh, fully_sharded, point_to_point
 
@@ -65,7 +65,7 @@ def _rendezvous(url: str, timeout: datetime.timedelta | None = None, **_: Any) -
 
 
 def _create(options: Any, _: Any) -> ProcessGroupXla:
-    from .. import xla_devices
+    from ..platform import xla_devices
 
     if xla_devices.is_spmd() and job.process_place().size > 1:
         raise NotImplementedError(

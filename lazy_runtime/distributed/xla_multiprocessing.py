@@ -17,7 +17,8 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
-from .. import environment, xla_devices
+from ..common import environment
+from ..platform import xla_devices
 from ..processes import agreement, ending, job
 
 _torch: Any = torch

@@ -10,7 +10,7 @@ from .. import _api
 
 def is_eager_mode() -> bool:
     """Whether operators on xla devices run as they are called."""
-    from .. import execute
+    from ..execution import execute
 
     return execute.eager
 
@@ -21,7 +21,7 @@ def eager_mode(enable: bool) -> None:
     In eager mode each operator is a program of its own, compiled at its first use for these shapes. That is convenient
     for looking around and slow for training: wrap the step in `lazy_runtime.compile`. What is pending runs first.
     """
-    from .. import execute
+    from ..execution import execute
 
     if bool(enable) != execute.eager:
         _api.sync()

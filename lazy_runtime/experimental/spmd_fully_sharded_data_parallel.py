@@ -127,7 +127,7 @@ def _size(mesh: Mesh, axes: Sequence[str]) -> int:
 
 
 def _shard_parameter(parameter: nn.Parameter, mesh: Mesh) -> None:
-    from .. import sharding
+    from ..tensor import sharding
 
     if sharding.of(unwrap_sharded_tensor(parameter)) is not None:
         return

@@ -84,7 +84,7 @@ class InnerTensors {
   }
 
  private:
-  Held type_{attribute(module("spec"), "TensorSpec")};
+  Held type_{attribute(module("ir.spec"), "TensorSpec")};
   Slot dtype_{type_, "dtype"}, shape_{type_, "shape"}, stride_{type_, "stride"}, offset_{type_, "offset"};
   Slot torch_device_{type_, "torch_device"};
 };

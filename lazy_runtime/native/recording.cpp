@@ -47,10 +47,10 @@ struct Arguments {
 class Recorder {
  public:
   Recorder()
-      : tensor_type_(attribute(module("tensor"), "XLATensor")),
-        handle_type_(attribute(module("ir"), "Handle")),
-        nodes_(Held(attribute(module("ir"), "Node")), Held(Py_BuildValue("(O()()())", Py_None))),
-        values_(Held(attribute(module("ir"), "Value")), Held(Py_BuildValue("(Oi)", Py_None, 0))) {}
+      : tensor_type_(attribute(module("tensor.xla_tensor"), "XLATensor")),
+        handle_type_(attribute(module("ir.graph"), "Handle")),
+        nodes_(Held(attribute(module("ir.graph"), "Node")), Held(Py_BuildValue("(O()()())", Py_None))),
+        values_(Held(attribute(module("ir.graph"), "Value")), Held(Py_BuildValue("(Oi)", Py_None, 0))) {}
 
   // `XLATensor.__torch_dispatch__`; `kwargs` may be null.
   PyObject* dispatch(PyObject* func, PyObject* types, PyObject* args, PyObject* kwargs) {
@@ -250,7 +250,7 @@ class Recorder {
       nodes_.slot("call"), nodes_.slot("inputs"), nodes_.slot("floats"),
       nodes_.slot("ints"), nodes_.slot("outputs"), nodes_.slot("thread")};
   struct CallSlots {
-    Held type{attribute(module("ir"), "Call")};
+    Held type{attribute(module("ir.graph"), "Call")};
     Slot device{type, "device"}, outputs{type, "outputs"}, container{type, "container"}, located{type, "located"};
   } call_;
   InnerTensors inner_tensors_;
@@ -260,19 +260,28 @@ class Recorder {
     Slot dynamic_scalars{type, "dynamic_scalars"};
   } operator_;
 
-  Held handlers_{attribute(module("dispatch"), "_handlers")}, operators_{attribute(module("ops.registry"), "table")};
-  Held is_view_{attribute(module("dispatch"), "_is_view")}, slowly_{attribute(module("dispatch"), "dispatch")};
-  Held dynamic_float_{attribute(module("dispatch"), "_DYNAMIC_FLOAT")};
-  Held dynamic_int_{attribute(module("dispatch"), "_DYNAMIC_INT")};
-  Held is_recomputing_{attribute(module("recompute"), "is_running")}, precision_{attribute(module("precision"), "level")};
-  Held counters_{attribute(module("metrics"), "counters")};
-  Held born_{attribute(module("lifetimes"), "born")}, died_{attribute(module("lifetimes"), "died")};
-  Held note_{attribute(module("recorders"), "note")};
+  Held handlers_{attribute(module("recording.dispatch"), "_handlers")};
+  Held operators_{attribute(module("ops.registry"), "table")};
+  Held is_view_{attribute(module("recording.dispatch"), "_is_view")};
+  Held slowly_{attribute(module("recording.dispatch"), "dispatch")};
+  Held dynamic_float_{attribute(module("recording.dispatch"), "_DYNAMIC_FLOAT")};
+  Held dynamic_int_{attribute(module("recording.dispatch"), "_DYNAMIC_INT")};
+  Held is_recomputing_{attribute(module("recording.recompute"), "is_running")};
+  Held precision_{attribute(module("lowering.precision"), "level")};
+  Held counters_{attribute(module("common.metrics"), "counters")};
+  Held born_{attribute(module("ir.lifetimes"), "born")};
+  Held died_{attribute(module("ir.lifetimes"), "died")};
+  Held note_{attribute(module("execution.recorders"), "note")};
   Held one_{checked(PyLong_FromLong(1))};
   Held pending_name_{checked(PyUnicode_InternFromString("pending"))}, hex_name_{checked(PyUnicode_InternFromString("hex"))};
-  Global traces_{"dispatch", "_traces"}, lowest_{"special_numbers", "LOWEST"}, highest_{"special_numbers", "HIGHEST"};
-  Global special_floats_{"special_numbers", "FLOATS"}, keeps_lines_{"lines", "keep"};
-  Global is_eager_{"execute", "eager"}, pending_limit_{"execute", "pending_limit"}, several_{"recorders", "several"};
+  Global traces_{"recording.dispatch", "_traces"};
+  Global lowest_{"common.special_numbers", "LOWEST"};
+  Global highest_{"common.special_numbers", "HIGHEST"};
+  Global special_floats_{"common.special_numbers", "FLOATS"};
+  Global keeps_lines_{"common.lines", "keep"};
+  Global is_eager_{"execution.execute", "eager"};
+  Global pending_limit_{"execution.execute", "pending_limit"};
+  Global several_{"execution.recorders", "several"};
 
   static inline thread_local bool is_noted_ = false;
 

@@ -1,4 +1,4 @@
-"""Lowerings of aten operators to jax, one file per family; `registry.py` says how to write one."""
+"""Lowerings of aten operators to jax, a folder per family; `registry.py` says how to write one."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pkgutil
 
 def load_all() -> None:
     """Imports every family, so that its lowerings stand in the table."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)

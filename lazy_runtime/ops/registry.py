@@ -25,9 +25,10 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 from torch._prims_common import corresponding_complex_dtype, elementwise_dtypes, get_computation_dtype
 
-from .. import dtypes, layout
-from ..ir import Call
-from .casting import convert
+from ..ir import dtypes
+from ..ir.graph import Call
+from ..lowering import layout
+from .elementwise.casting import convert
 
 __all__ = ["Operator", "Promotion", "arguments", "checked_dtypes", "lookup", "op", "overload", "pointwise", "table"]
 

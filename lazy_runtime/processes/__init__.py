@@ -1,0 +1,1 @@
+"""Ranks: processes, or threads of one, that compute together."""

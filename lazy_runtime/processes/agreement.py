@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 
-from .. import lines
+from ..common import lines
 from .collective_log import Entry, Log, Program, shown
 
 _dist: Any = torch.distributed

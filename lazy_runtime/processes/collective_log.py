@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import lines
-from ..spec import TensorSpec
+from ..common import lines
+from ..ir.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from ..ir import Call, Graph
+    from ..ir.graph import Call, Graph
 
 
 class Collective(NamedTuple):

@@ -19,14 +19,14 @@ import jax
 import numpy as np
 import torch.distributed
 
-from .. import environment, special_numbers
+from ..common import environment, special_numbers
 from . import agreement, ending, ports, team, watch
 from .team import AXIS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..xla_devices import Device
+    from ..platform.xla_devices import Device
 
 dist: Any = torch.distributed
 
@@ -161,7 +161,7 @@ def _host_coordinator(here: Place) -> None:
 
 
 def members(ranks: Sequence[int]) -> list[int]:
-    """The ranks of a group as the operators take them (`ops/collectives.py`): none for all of the job's."""
+    """The ranks of a group as the operators take them (`ops/collective/collectives.py`): none for all of the job's."""
     return [] if list(ranks) == list(range(place().size)) else list(ranks)
 
 

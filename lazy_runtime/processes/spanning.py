@@ -18,13 +18,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from .. import dtypes, errors
 from ..cache import disk_key
+from ..common import errors
+from ..ir import dtypes
 from . import job, watch
 from .collective_log import Collective, Program
 
 if TYPE_CHECKING:
-    from ..ir import Graph
+    from ..ir.graph import Graph
 
 
 # ---- arrays

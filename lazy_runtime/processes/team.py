@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from .. import environment, special_numbers
+from ..common import environment, special_numbers
 
 if TYPE_CHECKING:
-    from ..ir import Graph
-    from ..xla_devices import Device
+    from ..ir.graph import Graph
+    from ..platform.xla_devices import Device
 
 #: The mesh axis over ranks, whether they are processes or threads.
 AXIS = "rank"

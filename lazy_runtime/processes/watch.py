@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .. import environment
+from ..common import environment
 from . import agreement, ending
 from .agreement import Agreement
 from .collective_log import Entry, Log, Program, shown

@@ -48,7 +48,7 @@ def write_to_summary(
     for name, value in (dict_to_write or {}).items():
         summary_writer.add_scalar(name, value, global_step)
     if write_xla_metrics:
-        from .. import metrics
+        from ..common import metrics
 
         for name in metrics.names():
             summary_writer.add_scalar(f"XLA counters/{name}", metrics.value(name), global_step)

@@ -11,9 +11,12 @@ from typing import Any
 import jax
 import torch
 
-from .. import dtypes, execute, tensor, xla_devices
+from ..execution import execute
+from ..ir import dtypes
+from ..ir.spec import TensorSpec
+from ..platform import xla_devices
 from ..processes import spanning
-from ..spec import TensorSpec
+from ..tensor import xla_tensor as tensor
 
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_ROCM = 1, 2, 10
 _PLATFORMS = {_DLPACK_CPU: "cpu", _DLPACK_CUDA: "gpu", _DLPACK_ROCM: "gpu"}

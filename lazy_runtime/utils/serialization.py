@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import whole_files
+from ..common import whole_files
 from ..core import xla_model
 from ..core.arena import ToXlaTensorArena
 

@@ -3,7 +3,7 @@ import torch
 
 from benchmarks.row import Row
 from benchmarks.verify import Reference
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 EXPECTED = Reference({"output 0": torch.ones(2)})
 

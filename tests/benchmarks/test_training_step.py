@@ -4,7 +4,7 @@ import torch
 from benchmarks import verify
 from benchmarks.modes import MODES
 from benchmarks.training_step import LEARNING_RATE, MOMENTUM, SETTLING, Step
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
 pytestmark = [

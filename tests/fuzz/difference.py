@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 import lazy_runtime
-from lazy_runtime import xla_devices
+from lazy_runtime.platform import xla_devices
 
 
 class Difference(NamedTuple):

@@ -10,7 +10,7 @@ import gc
 import pytest
 import torch
 
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 from tests.gradients.compare import ROADS, differences
 from tests.gradients.models import MODELS
 

@@ -12,7 +12,9 @@ import warnings
 import pytest
 import torch
 
-from lazy_runtime import compiler, execute, xla_devices
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import execute
+from lazy_runtime.platform import xla_devices
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
 
@@ -105,7 +107,7 @@ def test_two_hundred_corrupted_entries(store):
 FULL = """
     import resource, sys, torch, lazy_runtime
     from lazy_runtime.cache import disk_cache
-    from lazy_runtime import metrics
+    from lazy_runtime.common import metrics
     size = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     x = torch.arange(6.0)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import dispatch, metrics, tensor
+from lazy_runtime.common import metrics
 from lazy_runtime.experimental import eager_mode
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor import xla_tensor as tensor
 
 
 @pytest.fixture(autouse=True)

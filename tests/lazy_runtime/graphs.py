@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 import lazy_runtime
-from lazy_runtime import dispatch, numbering
-from lazy_runtime.tensor import XLATensor, from_array, unwrap
+from lazy_runtime.compilation import numbering
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import XLATensor, from_array, unwrap
 
 
 def buffers(*tensors: torch.Tensor) -> list[XLATensor]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 import lazy_runtime
-from lazy_runtime import _XLAC, experimental, metrics
+from lazy_runtime import _XLAC, experimental
+from lazy_runtime.common import metrics
 
 
 def test_devices():

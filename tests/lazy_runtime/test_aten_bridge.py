@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lazy_runtime import aten_bridge, dtypes
-from lazy_runtime.layout import ChannelsLast, HeadsLast, Part
+from lazy_runtime.ir import dtypes
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.lowering.layout import ChannelsLast, HeadsLast, Part
 from tests import comma_locale, native_part
 
 CPU = jax.devices("cpu")[0]
@@ -408,7 +409,8 @@ def test_a_program_that_runs_on_while_the_process_ends(fresh_process):
         libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(300_000), None)  # runs after what is registered later
 
         import jax
-        from lazy_runtime import aten_bridge, dtypes
+        from lazy_runtime.lowering import aten_bridge
+        from lazy_runtime.ir import dtypes
 
         assert aten_bridge.is_built()
         with dtypes.x64():

@@ -18,7 +18,7 @@ from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.experimental import eager_mode
 
 F = torch.nn.functional

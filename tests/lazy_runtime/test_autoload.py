@@ -8,7 +8,7 @@ def test_a_cpu_program_is_left_alone_and_xla_still_works_later(fresh_process):
         """
         import os, sys, threading, warnings
         import torch
-        assert "jax" not in sys.modules and "lazy_runtime.dispatch" not in sys.modules
+        assert "jax" not in sys.modules and "lazy_runtime.recording.dispatch" not in sys.modules
         import lazy_runtime
         assert "jax" not in sys.modules
         assert torch.get_default_dtype() is torch.float32 and torch.tensor(1.0).device.type == "cpu"

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import capacity, compiler, metrics, xla_devices
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import capacity, compiler
+from lazy_runtime.platform import xla_devices
 
 MB = 1 << 20
 

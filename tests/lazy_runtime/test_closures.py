@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import closures, metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.core import xla_model as xm
+from lazy_runtime.execution import closures
 
 
 def test_they_run_after_the_step_in_order_and_execute_nothing():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import code_generation, compiler
+from lazy_runtime.compilation import code_generation, compiler
 
 aten = torch.ops.aten
 

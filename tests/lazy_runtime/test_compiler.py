@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from graphs import buffers, number, record
 
-from lazy_runtime import compiler, metrics, numbering
-from lazy_runtime.dispatch import record as record_node
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler, numbering
 from lazy_runtime.ops import registry
+from lazy_runtime.recording.dispatch import record as record_node
 
 aten = torch.ops.aten
 

@@ -9,8 +9,9 @@ import torch
 from torch._decomp import decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lazy_runtime import dispatch, metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.ops import registry
+from lazy_runtime.recording import dispatch
 
 prims = torch.ops.prims
 

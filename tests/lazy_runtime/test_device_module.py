@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
+from lazy_runtime.common import metrics
 
 
 def test_module():
@@ -27,9 +28,9 @@ def test_synchronize_runs_what_is_pending():
     x = torch.ones(3, device="xla") + 1
     torch.xla.synchronize()
     torch.xla.synchronize("xla:0")
-    lazy_runtime.metrics.clear()
+    metrics.clear()
     assert x.tolist() == [2, 2, 2]
-    assert lazy_runtime.metrics.value("ExecuteComputation") == 0
+    assert metrics.value("ExecuteComputation") == 0
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

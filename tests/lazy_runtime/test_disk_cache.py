@@ -8,8 +8,12 @@ import os
 import pytest
 import torch
 
-from lazy_runtime import aten_bridge, compiler, execute, metrics, xla_devices
 from lazy_runtime.cache import disk_cache, disk_key
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import execute
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.platform import xla_devices
 
 COUNTERS = ("PersistentCacheHit", "PersistentCacheMiss", "CachedCompile", "UncachedCompile")
 MISS, HIT = (0, 1, 0, 1), (1, 0, 1, 0)
@@ -271,7 +275,7 @@ def test_initialize_comes_before_all_else(store):
 TRAINING = """
     import sys, torch, lazy_runtime
     from lazy_runtime.cache import disk_cache
-    from lazy_runtime import metrics
+    from lazy_runtime.common import metrics
     if {path!r}:
         disk_cache.initialize({path!r}, readonly={readonly})
     torch.manual_seed(0)

@@ -11,15 +11,16 @@ import torch
 from graphs import buffers, number
 from torch.nn.functional import gelu
 
-from lazy_runtime import dispatch
 from lazy_runtime.cache import disk_key
 from lazy_runtime.ops import registry
+from lazy_runtime.recording import dispatch
 
 aten = torch.ops.aten
 
 IN_A_PROCESS = """
     import torch
-    from lazy_runtime import compiler, xla_devices
+    from lazy_runtime.compilation import compiler
+    from lazy_runtime.platform import xla_devices
     from lazy_runtime.cache import disk_key
     seen = []
     def executable(graph, keep_layout=frozenset(), *rest):
@@ -157,7 +158,7 @@ def test_flags_and_variables_of_a_process_count(fresh_process):
     code = """
         import torch
         from lazy_runtime.cache import disk_key
-        from lazy_runtime import xla_devices
+        from lazy_runtime.platform import xla_devices
         found = disk_key.surroundings(xla_devices.get(), {})
         del found["lazy_runtime"]  # a checkout may be edited while it is tested
         print(found)
@@ -180,7 +181,7 @@ def test_what_chooses_kernels_is_part_of_the_key(fresh_process, monkeypatch):
     code = """
         import torch
         from lazy_runtime.cache import disk_key
-        from lazy_runtime import xla_devices
+        from lazy_runtime.platform import xla_devices
         print(torch.backends.cpu.get_cpu_capability(), disk_key.surroundings(xla_devices.get("xla:0"), {})["kernels"])
     """
     name, key = fresh_process(code, ATEN_CPU_CAPABILITY="default").split(maxsplit=1)

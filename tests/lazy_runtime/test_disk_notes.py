@@ -8,7 +8,7 @@ import torch
 from lazy_runtime.cache import disk_cache
 from lazy_runtime.cache.disk_notes import Notes
 from lazy_runtime.cache.disk_store import Store
-from lazy_runtime.ops import packed
+from lazy_runtime.ops.linalg import packed
 from tests import native_part
 
 

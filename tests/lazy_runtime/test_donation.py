@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import compiler, donation, overwriting
-from lazy_runtime.flat import Flat
+from lazy_runtime.compilation import compiler, donation, overwriting
+from lazy_runtime.ir.flat import Flat
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lazy_runtime import dtypes
+from lazy_runtime.ir import dtypes
 
 SUPPORTED = sorted(dtypes._TO_NUMPY, key=str)
 

@@ -10,10 +10,13 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, lifetimes, metrics, numbering, xla_devices
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler, numbering
 from lazy_runtime.experimental import eager_mode_context
+from lazy_runtime.ir import lifetimes
 from lazy_runtime.ops import registry
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 
 def array(tensor: torch.Tensor):

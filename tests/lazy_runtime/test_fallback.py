@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import aten_bridge, config, decompose, dispatch, execute, fallback, metrics
+from lazy_runtime.common import config, metrics
+from lazy_runtime.execution import execute
+from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.ops import registry
+from lazy_runtime.recording import decompose, dispatch, fallback
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from lazy_runtime import flex_attention as ours
+from lazy_runtime.recording import flex_attention as ours
 
 # torch's own: that its composition has all scores in memory, and of Dynamo while it traces
 pytestmark = [

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 CASES = {
     "Adam": (torch.optim.Adam, {"lr": 1e-2}),

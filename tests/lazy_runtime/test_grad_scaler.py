@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.experimental import eager_mode
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lazy_runtime import host_memory
+from lazy_runtime.platform import host_memory
 
 _CODE = """
 import resource, statistics, torch, lazy_runtime

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, execute, interrupts
+from lazy_runtime.common import interrupts
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import execute
 
 
 @pytest.fixture(autouse=True)

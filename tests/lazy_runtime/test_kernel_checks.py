@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lazy_runtime import dispatch
+from lazy_runtime.recording import dispatch
 
 
 def floats(*shape):

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lazy_runtime import layout
-from lazy_runtime.layout import ChannelsLast, Permuted
-from lazy_runtime.ops.shape import select
+from lazy_runtime.lowering import layout
+from lazy_runtime.lowering.layout import ChannelsLast, Permuted
+from lazy_runtime.ops.indexing.shape import select
 
 
 def array(*sizes):

@@ -4,7 +4,9 @@ import torch
 import typing_extensions
 
 import lazy_runtime
-from lazy_runtime import compiler, debug, errors, lines
+from lazy_runtime import debug
+from lazy_runtime.common import errors, lines
+from lazy_runtime.compilation import compiler
 
 
 def test_the_line_is_the_users():

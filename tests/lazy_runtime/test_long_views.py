@@ -7,7 +7,8 @@ import collections
 import pytest
 import torch
 
-from lazy_runtime import dispatch, xla_devices
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import dispatch
 
 
 def views(x):

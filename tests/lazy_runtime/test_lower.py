@@ -10,7 +10,8 @@ import torch
 from graphs import buffers, number
 
 import lazy_runtime
-from lazy_runtime import dtypes, lower
+from lazy_runtime.compilation import lower
+from lazy_runtime.ir import dtypes
 from lazy_runtime.ops import registry
 
 aten = torch.ops.aten

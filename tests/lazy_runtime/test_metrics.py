@@ -1,6 +1,6 @@
 import threading
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 
 def test_samples_that_are_kept_and_samples_that_are_counted():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import notices
-from lazy_runtime.debug import graph_saver, metrics_saver, output
+from lazy_runtime.common import notices, output
+from lazy_runtime.debug import graph_saver, metrics_saver
 
 
 def test_it_is_a_warning():

@@ -6,8 +6,9 @@ import pytest
 import torch
 from graphs import buffers, number, record
 
-from lazy_runtime import dispatch, lower, numbering
-from lazy_runtime.tensor import from_array
+from lazy_runtime.compilation import lower, numbering
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import from_array
 
 
 def names(graph):

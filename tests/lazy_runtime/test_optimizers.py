@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 OPTIMIZERS = {
     name: value

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import aten_bridge, compiler, xla_devices
+from lazy_runtime.compilation import compiler
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.platform import xla_devices
 
 functional = nn.functional
 

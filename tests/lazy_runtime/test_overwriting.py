@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import compiler, overwriting
-from lazy_runtime.flat import Flat
+from lazy_runtime.compilation import compiler, overwriting
+from lazy_runtime.ir.flat import Flat
 
 
 @pytest.fixture(autouse=True)

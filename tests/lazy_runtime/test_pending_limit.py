@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import execute
+from lazy_runtime.execution import execute
 
 
 def test_it_warns_once_with_the_line_where_it_began(monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lazy_runtime import processor
+from lazy_runtime.common import processor
 
 INTEL = (
     "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R)\nflags\t\t: sse avx2\n\nprocessor\t: 1\n"

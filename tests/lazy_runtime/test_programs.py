@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, metrics, spec
-from lazy_runtime.compiler import Executable
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
+from lazy_runtime.compilation.compiler import Executable
 from lazy_runtime.debug import compiling
 from lazy_runtime.experimental import eager_mode_context
-from lazy_runtime.ir import Call
+from lazy_runtime.ir import spec
+from lazy_runtime.ir.graph import Call
 from openxla_backend.device import DeviceRun
 from openxla_backend.host import HostRun
 

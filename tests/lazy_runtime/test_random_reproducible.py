@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
-from lazy_runtime import metrics, rng, xla_devices
+from lazy_runtime.common import metrics
 from lazy_runtime.experimental import eager_mode
+from lazy_runtime.platform import rng, xla_devices
 
 ROADS = ["lazy", "eager", "compiled on xla", "compiled on the CPU"]
 

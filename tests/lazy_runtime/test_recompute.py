@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 from tests.blocks import Block
 
 

@@ -14,7 +14,12 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, dispatch, metrics, recorders, tensor, xla_devices
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import recorders
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor import xla_tensor as tensor
 
 
 @pytest.fixture

@@ -10,7 +10,13 @@ import torch
 import torch.nn.functional as F
 
 import lazy_runtime
-from lazy_runtime import dispatch, fallback, ir, lifetimes, metrics, native, tensor, xla_devices
+from lazy_runtime import native
+from lazy_runtime.common import metrics
+from lazy_runtime.ir import graph as ir
+from lazy_runtime.ir import lifetimes
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import dispatch, fallback
+from lazy_runtime.tensor import xla_tensor as tensor
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils import _pytree as pytree
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.debug.metrics import counter_names
 from lazy_runtime.experimental import eager_mode
 

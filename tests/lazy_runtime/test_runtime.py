@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler
 from lazy_runtime import runtime as xr
 from lazy_runtime.cache import disk_cache
+from lazy_runtime.compilation import compiler
 
 
 def test_devices_and_replicas():

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, debug, metrics, numbering, shared_numbers, xla_devices
+from lazy_runtime import debug
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler, numbering
 from lazy_runtime.debug import compiling
+from lazy_runtime.ir import shared_numbers
+from lazy_runtime.platform import xla_devices
 
 COUNT = shared_numbers.LEAST
 

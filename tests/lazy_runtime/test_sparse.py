@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import lazy_runtime
-from lazy_runtime import metrics
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import metrics
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 INDICES = torch.tensor([[2, 0, 2, 0], [0, 1, 0, 3]])
 VALUES = torch.tensor([2.0, -1.0, 3.0, 0.5])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime import dtypes, xla_devices
-from lazy_runtime.spec import TensorSpec, contiguous_strides, storage_size
+from lazy_runtime.ir import dtypes
+from lazy_runtime.ir.spec import TensorSpec, contiguous_strides, storage_size
+from lazy_runtime.platform import xla_devices
 
 BASE = torch.arange(120).reshape(2, 3, 4, 5)
 TENSORS = {

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from lazy_runtime import tensor
-from lazy_runtime.tensor import Unchanged, rebind, unwrap
+from lazy_runtime.tensor import xla_tensor as tensor
+from lazy_runtime.tensor.xla_tensor import Unchanged, rebind, unwrap
 
 
 @pytest.fixture(params=["native", "python"], autouse=True)

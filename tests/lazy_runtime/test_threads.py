@@ -8,7 +8,9 @@ import sys
 import pytest
 import threads
 
-from lazy_runtime import dispatch, execute, xla_devices
+from lazy_runtime.execution import execute
+from lazy_runtime.platform import xla_devices
+from lazy_runtime.recording import dispatch
 
 
 @pytest.mark.parametrize("mode", threads.MODES)
@@ -47,7 +49,7 @@ def test_a_buffer_is_seen_with_its_order():
     """Of a value whose buffer is brought into another order, nobody sees the one with the other's mark."""
     import torch
 
-    from lazy_runtime.tensor import unwrap
+    from lazy_runtime.tensor.xla_tensor import unwrap
 
     x = torch.arange(24.0, device="xla").reshape(1, 2, 3, 4) + 1
     value = unwrap(x).handle.value

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 NAN = math.nan
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]

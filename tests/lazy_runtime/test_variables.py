@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import config, environment
+from lazy_runtime.common import config, environment
 from lazy_runtime.core import xla_env_vars
 from lazy_runtime.debug import environment_page
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 ROOT = Path(__file__).parents[2]
 NO_CACHE = {"XLA_PERSISTENT_CACHE_PATH": "0"}
@@ -97,8 +97,8 @@ def test_an_illegal_value_stops_the_first_use_of_xla(fresh_process):
 # Each snippet has `torch`, `lazy_runtime`, `array(tensor)`: the device's buffer, and `metrics`.
 _PRELUDE = """
 import torch, lazy_runtime, sys, os
-from lazy_runtime import metrics
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import metrics
+from lazy_runtime.tensor.xla_tensor import unwrap
 def array(tensor):
     lazy_runtime.sync()
     return unwrap(tensor).handle.value.array
@@ -208,7 +208,7 @@ _EFFECTS = {
         assert "aten::add.Tensor[function(<string>:" in graphs.hlo([y])
         assert "aten::add.Tensor[function(<string>:" in graphs.stablehlo([y])
         lazy_runtime.sync()
-        from lazy_runtime import compiler
+        from lazy_runtime.compilation import compiler
         (found,) = compiler._executables.values()
         assert "aten::add.Tensor[function(<string>:" in found.compiled.as_text()
         compiler.clear()
@@ -332,7 +332,7 @@ def test_hlo_names_the_lines_of_a_compiled_training_step(fresh_process, tmp_path
 os.chdir({str(tmp_path)!r})
 sys.path.insert(0, "")
 import train
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 def step(x, w):
     torch.compile(train.model, backend="openxla")(x, w).square().sum().backward()
 w = torch.rand(4, 4, device="xla", requires_grad=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lazy_runtime import whole_files
+from lazy_runtime.common import whole_files
 
 
 def write(path: Path, text: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime.tensor import unwrap
-from lazy_runtime.writing import write
+from lazy_runtime.execution.writing import write
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 
 def write_to(*targets: torch.Tensor, value: float = 7.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lazy_runtime
-from lazy_runtime import config
+from lazy_runtime.common import config
 
 
 def test_device_names():

@@ -5,7 +5,7 @@ import copy
 
 import torch
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 
 def compiled(function, **options):

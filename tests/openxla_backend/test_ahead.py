@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, metrics
 from lazy_runtime.cache import disk_cache, disk_program
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
 from openxla_backend import ahead
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from lazy_runtime import aten_bridge
-from lazy_runtime.ops import direct, packed
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ops.linalg import packed
+from lazy_runtime.ops.nn import direct
+from lazy_runtime.tensor.xla_tensor import unwrap
 from openxla_backend import parameters
 from tests import native_part
 

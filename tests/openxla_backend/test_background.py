@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from openxla_backend import background
 from openxla_backend.compiled import CompiledGraph
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 from tests.blocks import Block
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class

@@ -112,7 +112,7 @@ def test_several_devices(fresh_process):
         """
         import torch
         import lazy_runtime
-        from lazy_runtime import metrics
+        from lazy_runtime.common import metrics
         assert lazy_runtime.device_count() == 2
         model = torch.nn.Linear(3, 2)
         x = torch.randn(4, 3)

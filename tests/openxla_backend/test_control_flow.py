@@ -16,7 +16,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 
 DEVICES = ["xla", "cpu"]
 

@@ -13,7 +13,7 @@ import torch
 from helpers import check_inference
 from torch import nn
 
-from lazy_runtime.ops import packed
+from lazy_runtime.ops.linalg import packed
 from openxla_backend import parameters
 from tests import native_part
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 FREEZING = {"freezing": True}
 

@@ -12,7 +12,7 @@ import torch
 from helpers import assert_same, compiled
 from torch import nn
 
-from lazy_runtime import dtypes
+from lazy_runtime.ir import dtypes
 from openxla_backend import dlpack, host
 
 

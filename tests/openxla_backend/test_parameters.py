@@ -11,8 +11,8 @@ from torch import nn
 
 import lazy_runtime
 import openxla_backend.backend
-from lazy_runtime import metrics
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import metrics
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 
 class Net(nn.Module):

@@ -38,7 +38,7 @@ def test_other_backends_get_neither_jax_nor_ours(fresh_process):
         assert {"openxla", "torchxla_trace_once"} <= set(torch._dynamo.list_backends())
         assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib")]
         assert [name for name in sys.modules if name.startswith("openxla_backend.")] == ["openxla_backend.autoload"]
-        assert "lazy_runtime.xla_devices" not in sys.modules
+        assert "lazy_runtime.platform.xla_devices" not in sys.modules
 
         # a function that eager compiles works on xla tensors: Dynamo hears of them when there are some
         y = x.to("xla")

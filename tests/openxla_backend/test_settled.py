@@ -14,8 +14,10 @@ from torch import nn
 from trained import ONE, Trained, batches, both, run, step_of, zero_grad_last
 
 import lazy_runtime
-from lazy_runtime import config, dispatch, lifetimes
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import config
+from lazy_runtime.ir import lifetimes
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
@@ -285,7 +287,7 @@ def test_an_execution_that_fails_loses_what_it_took(monkeypatch):
     """The buffers that were donated to it are gone, and who reads them is told."""
     import jax
 
-    from lazy_runtime import compiler
+    from lazy_runtime.compilation import compiler
 
     model, call = embedding_step()
 

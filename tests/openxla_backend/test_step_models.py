@@ -18,7 +18,7 @@ from helpers import counting
 
 import lazy_runtime
 from benchmarks import models
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
 pytestmark = [

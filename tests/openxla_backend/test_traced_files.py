@@ -9,7 +9,7 @@ import torch
 from torch._dynamo import trace_rules
 from trained import both, run, zero_grad_last
 
-from lazy_runtime import module_moves
+from lazy_runtime.dispatcher import module_moves
 from lazy_runtime.distributed.spmd import mesh
 
 

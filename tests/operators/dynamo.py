@@ -10,8 +10,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import lazy_runtime
-from lazy_runtime import metrics
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.common import metrics
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 from .arguments import CPU, XLA, Target
 from .case import Case

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.ops import registry
 
 from . import dynamo, refusals, roads, tolerances
@@ -109,12 +109,12 @@ def _route(row: Row, called: set[torch._ops.OpOverload], fallbacks: list[str]) -
 
 def _has_lowering(overload: torch._ops.OpOverload) -> bool:
     """Whether the overload, or the functional form of an in-place one, is one node of the graph."""
-    from lazy_runtime import dispatch
+    from lazy_runtime.recording import dispatch
 
     if overload in registry.table:
         return True
     function = dispatch._handlers.get(overload)
-    if function is not None and function.__module__ != "lazy_runtime.decompose":
+    if function is not None and function.__module__ != "lazy_runtime.recording.decompose":
         return True
     name = overload.name()
     packet, _, rest = name.partition(".")

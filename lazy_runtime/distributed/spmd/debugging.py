@@ -17,7 +17,7 @@ def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
     Raises:
         ValueError: the tensor has more dimensions.
     """
-    from ... import sharding
+    from ...tensor import sharding
     from .xla_sharding import unwrap_sharded_tensor
 
     return visualize_sharding(sharding.text(unwrap_sharded_tensor(t)), **kwargs)
@@ -39,7 +39,7 @@ def visualize_sharding(
     Raises:
         ValueError: it is none, or one of more dimensions.
     """
-    from ... import hardware, xla_devices
+    from ...platform import hardware, xla_devices
 
     kind = hardware.kind(xla_devices.get(0))
     tiles = _tiles(sharding, len(xla_devices.get(0).jax_devices))

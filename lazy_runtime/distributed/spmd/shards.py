@@ -8,8 +8,12 @@ from typing import Any
 import jax
 import torch
 
-from ... import dtypes, hardware, marking, transfer, writing, xla_devices
-from ...tensor import from_array, unwrap
+from ...dispatcher import marking
+from ...execution import transfer, writing
+from ...ir import dtypes
+from ...platform import hardware, xla_devices
+from ...tensor import host_arrays
+from ...tensor.xla_tensor import from_array, unwrap
 from .xla_shard import XLAShard
 
 
@@ -85,7 +89,7 @@ def write(tensor: torch.Tensor, data: Mapping[tuple[int, ...], torch.Tensor]) ->
 def _write(tensor: torch.Tensor, known: jax.Array, data: Mapping[Any, torch.Tensor]) -> None:
     with dtypes.x64():
         arrays = [
-            jax.device_put(transfer.to_numpy(each.to(tensor.dtype).contiguous().clone()), device)
+            jax.device_put(host_arrays.to_numpy(each.to(tensor.dtype).contiguous().clone()), device)
             for device, each in data.items()
         ]
         array = jax.make_array_from_single_device_arrays(known.shape, known.sharding, arrays)

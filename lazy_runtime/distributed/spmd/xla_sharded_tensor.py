@@ -57,7 +57,7 @@ class XLAShardedTensor(torch.Tensor):
     @property
     def sharding_spec(self) -> str:
         """How it is sharded, as XLA writes it: `{devices=[2,1]0,1}`."""
-        from ... import sharding
+        from ...tensor import sharding
 
         return sharding.text(self.global_tensor)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import runtime as xr
-from ...unseen import unseen
+from ...common.unseen import unseen
 from .mesh import HybridMesh, Mesh, PartitionSpec, get_1d_mesh, get_global_mesh, set_global_mesh
 from .sharding_type import ShardingType
 from .xla_sharded_tensor import XLAShardedTensor
@@ -56,7 +56,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
         ValueError: the mesh and the spec are none for this tensor, or its sizes cannot be divided so.
         RuntimeError: it is sharded in another way already, or `runtime.use_spmd()` has not been called.
     """
-    from ... import marking
+    from ...dispatcher import marking
 
     tensor = unwrap_sharded_tensor(t)
     marking.mark(tensor, _sharding(tensor, mesh, partition_spec))
@@ -66,7 +66,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
 @unseen
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Undoes `mark_sharding`: the tensor's data is on each device in full."""
-    from ... import marking
+    from ...dispatcher import marking
 
     tensor = unwrap_sharded_tensor(t)
     _require_xla(tensor, "clear_sharding")
@@ -170,7 +170,7 @@ def wrap_as_sharded_tensor(t: torch.Tensor) -> XLAShardedTensor:
 
 def wrap_if_sharded(x: Any) -> Any:
     """What is given, as `XLAShardedTensor` if it is a tensor that is sharded."""
-    from ... import sharding
+    from ...tensor import sharding
 
     is_sharded = isinstance(x, torch.Tensor) and x.device.type == "xla" and sharding.of(x) is not None
     return wrap_as_sharded_tensor(x) if is_sharded else x
@@ -210,7 +210,8 @@ def _name_of(tensor: torch.Tensor) -> str:
 def _resolved(
     shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec, what: str = "the tensor"
 ) -> NamedSharding:
-    from ... import sharding, xla_devices
+    from ...platform import xla_devices
+    from ...tensor import sharding
 
     cuts = mesh.cuts(partition_spec)
     wanted = sharding.resolve(xla_devices.get(0), mesh.numbers, mesh.mesh_shape, cuts)

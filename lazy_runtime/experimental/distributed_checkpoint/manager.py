@@ -24,7 +24,7 @@ import torch.distributed
 import torch.distributed.checkpoint
 import torch.utils._pytree as pytree
 
-from ...whole_files import flush
+from ...common.whole_files import flush
 from . import planners
 
 _dist: Any = torch.distributed
@@ -261,7 +261,7 @@ def _snapshot(state_dict: dict[str, Any]) -> dict[str, Any]:
 def _kept_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """On xla, a tensor of the same buffer, which is immutable, and not donated while somebody holds it."""
     from ...distributed.spmd import unwrap_sharded_tensor
-    from ...tensor import XLATensor, make, to_user, unwrap
+    from ...tensor.xla_tensor import XLATensor, make, to_user, unwrap
 
     tensor = unwrap_sharded_tensor(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, XLATensor) or tensor.device.type != "xla":

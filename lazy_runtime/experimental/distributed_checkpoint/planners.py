@@ -79,7 +79,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
 
 def has_parts(value: Any) -> bool:
     """Whether these planners take it in parts: an xla tensor, where one device stands for several."""
-    from ... import xla_devices
+    from ...platform import xla_devices
 
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter, XLAShardedTensor)
     return (

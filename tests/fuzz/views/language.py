@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 import lazy_runtime
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 #: The dtypes that statements name.
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "int32", "int64", "bool", "uint8", "complex64")}

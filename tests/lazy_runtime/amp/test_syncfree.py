@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
 from lazy_runtime.amp import GradScaler, autocast, syncfree
+from lazy_runtime.common import metrics
 
 CASES = [
     (syncfree.SGD, torch.optim.SGD, {"lr": 0.1}),

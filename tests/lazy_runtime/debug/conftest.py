@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 from lazy_runtime.debug import compiling, waiting
 
 

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import debug, lower, metrics, numbering
+from lazy_runtime import debug
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import lower, numbering
 from lazy_runtime.debug import difference
 from lazy_runtime.debug import metrics as met
+from lazy_runtime.platform import xla_devices
 
 
 def here():
@@ -162,7 +165,7 @@ def test_costs_are_xlas(backend):
 
 
 def test_a_cost_outlives_its_program():
-    from lazy_runtime import compiler
+    from lazy_runtime.compilation import compiler
 
     y = torch.rand(4).to("xla").cos()
     lazy_runtime.sync()
@@ -194,7 +197,7 @@ def test_a_step_of_compiled_parts_is_one_region():
 
 def test_what_differs_inside_of_a_compiled_part_is_named():
     x = torch.rand(8, 8).to("xla")
-    device = lazy_runtime.xla_devices.get()
+    device = xla_devices.get()
     seen = []
     for dim in (0, 1):
         y = x.softmax(dim)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from lazy_runtime.common.metrics import Metric, Unit
 from lazy_runtime.debug import formats
-from lazy_runtime.metrics import Metric, Unit
 
 
 def metric(unit, *values, step=0.001):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.debug import graph_saver, graphs
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.debug import profiler as xp
 
 

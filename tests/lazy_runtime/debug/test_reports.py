@@ -4,10 +4,13 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import debug, metrics, numbering, xla_devices
+from lazy_runtime import debug
+from lazy_runtime.common import metrics, output
+from lazy_runtime.compilation import numbering
 from lazy_runtime.core import xla_model as xm
-from lazy_runtime.debug import output, profiler, reports
+from lazy_runtime.debug import profiler, reports
 from lazy_runtime.experimental import eager_mode
+from lazy_runtime.platform import xla_devices
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
 from lazy_runtime import runtime as xr
+from lazy_runtime.common import metrics
 from lazy_runtime.core import functions
 from lazy_runtime.core import xla_model as xm
 from lazy_runtime.processes import job

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime import runtime as xr
 from lazy_runtime.core import functions
 from lazy_runtime.core import xla_model as xm
 from lazy_runtime.distributed import data_parallel as dp
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 torch.manual_seed(0)
 """

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.debug import profiler
 from lazy_runtime.distributed.data_parallel import ParallelLoader as OldName
 from lazy_runtime.distributed.parallel_loader import MpDeviceLoader, ParallelLoader

@@ -12,7 +12,7 @@ import torch.distributed
 from test_xla_backend import gloo
 
 import lazy_runtime
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 from lazy_runtime.core import xla_model as xm
 
 _BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4}

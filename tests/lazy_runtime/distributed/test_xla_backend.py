@@ -11,7 +11,7 @@ import torch.distributed
 import torch.distributed._functional_collectives as functional
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.distributed import xla_backend
 
 dist: Any = torch.distributed

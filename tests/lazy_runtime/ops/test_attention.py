@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
-from lazy_runtime.layout import Strided
-from lazy_runtime.ops import attention_aten, attention_native, widening
+from lazy_runtime.lowering.layout import Strided
+from lazy_runtime.ops.linalg import widening
+from lazy_runtime.ops.nn import attention_aten, attention_native
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from comparison import check, close, rand
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 
 OURS = "xla::lazy_runtime::attention"
 

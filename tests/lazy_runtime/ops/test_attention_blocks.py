@@ -11,9 +11,10 @@ from comparison import check, close, rand
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.debug import compiling
-from lazy_runtime.ops import attention_aten, attention_blocks, registry
+from lazy_runtime.ops import registry
+from lazy_runtime.ops.nn import attention_aten, attention_blocks
 
 OURS = "xla::lazy_runtime::attention"
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from lazy_runtime.ops import attention_native
+from lazy_runtime.ops.nn import attention_native
 from tests import native_part
 
 native_part.need_bridge()  # which registers the kernel

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops import batch_statistics
+from lazy_runtime.ops.nn import batch_statistics
 from tests import native_part
 
 aten = torch.ops.aten

@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
-from lazy_runtime import aten_bridge, compiler, processor
-from lazy_runtime.ops import conv, matmul, packed
+from lazy_runtime.common import processor
+from lazy_runtime.compilation import compiler
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ops.linalg import matmul, packed
+from lazy_runtime.ops.nn import conv
 from tests import native_part
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

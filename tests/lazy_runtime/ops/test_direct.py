@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from lazy_runtime.ops import direct
+from lazy_runtime.ops.nn import direct
 from tests import native_part
 
 pytestmark = [native_part.need_kernel(functools.partial(direct._is_built, name)) for name in ("pointwise", "depthwise")]

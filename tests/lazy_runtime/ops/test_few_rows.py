@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops import few_rows
+from lazy_runtime.ops.linalg import few_rows
 from tests import native_part
 
 pytestmark = native_part.need_kernel(few_rows._is_built)

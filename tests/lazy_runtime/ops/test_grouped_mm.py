@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lazy_runtime import metrics
-from lazy_runtime.ops import grouped_mm
+from lazy_runtime.common import metrics
+from lazy_runtime.ops.linalg import grouped_mm
 
 #: The groups' ends: all of them, with one that is empty, and short of the end.
 ENDS = {"all": [4, 8, 16], "an empty one": [4, 4, 16], "not all": [3, 5, 9]}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from comparison import check, close, rand
 
 import lazy_runtime
-from lazy_runtime import precision
+from lazy_runtime.lowering import precision
 from lazy_runtime.ops import registry
 
 L = torch.linalg

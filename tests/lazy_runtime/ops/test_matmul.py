@@ -8,9 +8,12 @@ import pytest
 import torch
 from comparison import check, rand
 
-from lazy_runtime import aten_bridge, compiler, config, debug, layout, lower, processor
+from lazy_runtime import debug
+from lazy_runtime.common import config, processor
+from lazy_runtime.compilation import compiler, lower
 from lazy_runtime.debug import compiling
-from lazy_runtime.ops import matmul
+from lazy_runtime.lowering import aten_bridge, layout
+from lazy_runtime.ops.linalg import matmul
 from tests import native_part
 
 native_part.need_bridge()

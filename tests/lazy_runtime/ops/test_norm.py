@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from comparison import check, close, fresh, rand
 
-from lazy_runtime import compiler
-from lazy_runtime.ops import norm
+from lazy_runtime.compilation import compiler
+from lazy_runtime.ops.nn import norm
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 IMAGES = [(4, 3), (4, 3, 5), (2, 3, 4, 5), (2, 3, 4, 3, 2)]

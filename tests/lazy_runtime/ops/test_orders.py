@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from comparison import check, fresh, rand
 
 import lazy_runtime
-from lazy_runtime import compiler
+from lazy_runtime.compilation import compiler
 
 
 def _rearranged(x: torch.Tensor, pick: random.Random, steps: int = 6) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops import outer_products
+from lazy_runtime.ops.linalg import outer_products
 from tests import native_part
 
 pytestmark = native_part.need_kernel(outer_products._is_built)

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lazy_runtime import dtypes
-from lazy_runtime.ops import philox
+from lazy_runtime.ir import dtypes
+from lazy_runtime.ops.random import philox
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from comparison import check, rand
 
-from lazy_runtime import aten_bridge, compiler
+from lazy_runtime.compilation import compiler
+from lazy_runtime.lowering import aten_bridge
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 SIZES = {1: (2, 3, 11), 2: (2, 3, 9, 8), 3: (2, 2, 7, 6, 5)}

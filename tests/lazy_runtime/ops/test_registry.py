@@ -7,10 +7,10 @@ import pytest
 import torch
 from comparison import check, rand
 
-from lazy_runtime import dispatch
 from lazy_runtime.ops import registry
 from lazy_runtime.ops.registry import Promotion, lookup, op, overload, pointwise
-from lazy_runtime.tensor import unwrap
+from lazy_runtime.recording import dispatch
+from lazy_runtime.tensor.xla_tensor import unwrap
 
 aten = torch.ops.aten
 

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lazy_runtime import aten_bridge, compiler, processor
-from lazy_runtime.ops import matmul, widening
+from lazy_runtime.common import processor
+from lazy_runtime.compilation import compiler
+from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ops.linalg import matmul, widening
 from tests import native_part
 
 native_part.need_bridge()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime.ops import winograd
+from lazy_runtime.ops.nn import winograd
 from tests import native_part
 
 _SIZE = [4, 64, 56, 56]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from lazy_runtime import config
+from lazy_runtime.common import config
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops import winograd
+from lazy_runtime.ops.nn import winograd
 from tests import native_part
 
 pytestmark = native_part.need_kernel(winograd._is_gradient_built)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import compiler, metrics
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
 from lazy_runtime.utils.checkpoint import checkpoint
 
 

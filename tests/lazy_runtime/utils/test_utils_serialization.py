@@ -9,7 +9,7 @@ from collections import OrderedDict
 import torch
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.utils import serialization
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lazy_runtime import grid
 from lazy_runtime.distributed import spmd as xs
+from lazy_runtime.ir import grid
 
 
 def test_what_a_mesh_says_of_itself():

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.experimental import distributed_checkpoint as xc
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import metrics
+from lazy_runtime.common import metrics
 from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.experimental import eager_mode_context
 

@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import aten_bridge, compiler, decompose, dispatch, fallback
+from lazy_runtime.compilation import compiler
 from lazy_runtime.distributed import spmd as xs
+from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.ops import registry
+from lazy_runtime.recording import decompose, dispatch, fallback
 
 aten = torch.ops.aten
 F = nn.functional

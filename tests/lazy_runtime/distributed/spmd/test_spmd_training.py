@@ -14,7 +14,8 @@ from torch import nn
 
 import lazy_runtime
 from benchmarks.decoder_only import Config, DecoderOnlyModel
-from lazy_runtime import compiler, metrics
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
 from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.distributed.parallel_loader import MpDeviceLoader
 from lazy_runtime.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel

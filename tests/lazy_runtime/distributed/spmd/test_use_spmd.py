@@ -7,7 +7,7 @@ LATE = """
     import lazy_runtime
     from lazy_runtime import runtime as xr
     from lazy_runtime.distributed import spmd as xs
-    from lazy_runtime.tensor import unwrap
+    from lazy_runtime.tensor.xla_tensor import unwrap
 
     x = torch.arange(8.0).to("xla")
     there = torch.ones(2, device="xla:1")
@@ -46,7 +46,7 @@ KEPT = """
     import torch
     import lazy_runtime
     from lazy_runtime.cache import disk_cache
-    from lazy_runtime import metrics
+    from lazy_runtime.common import metrics
     from lazy_runtime import runtime as xr
     from lazy_runtime.distributed import spmd as xs
 

@@ -1,0 +1,1 @@
+"""From recorded nodes to an executable, which is made once per graph."""

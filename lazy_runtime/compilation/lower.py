@@ -1,0 +1,292 @@
+"""`ir.Graph` → a jax function: one loop over the calls."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..ir import dtypes
+from ..ir.graph import Call, Graph, Nested
+from ..ir.spec import TensorSpec
+from ..lowering import aten_bridge, checks, layout
+from .overwriting import Overwriting
+
+
+class LoweringError(RuntimeError):
+    """An operator could not be lowered for these arguments: its lowering raised, or gave something else than torch's
+    meta kernel said.
+
+    Attributes:
+        call: the application of the operator.
+    """
+
+    def __init__(self, call: Call, problem: str):
+        super().__init__(f"{call} cannot be lowered to XLA: {problem}")
+        self.call = call
+
+
+class _Thread(threading.local):
+    """Attributes:
+    scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
+        metadata; empty for nothing (`XLA_HLO_DEBUG`). Those of a call that is a whole graph have names of their own.
+    name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
+    overwriting: of the graph that is lowered now.
+    """
+
+    scopes: Sequence[str] = ()
+    name = ""
+    overwriting: Overwriting | None = None
+
+
+thread = _Thread()
+_NOTHING = contextlib.nullcontext()
+
+#: How the names begin of operators that bring a weight into the order that kernels want.
+_PACKING = tuple(f"lazy_runtime::{name}" for name in ("pack", "winograd", "pointwise", "depthwise"))
+
+#: How the names begin of operators that are kernels on the CPU as a rule, and no products of matrices.
+_OTHER_KERNELS = (
+    *_PACKING,
+    "aten::convolution",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "lazy_runtime::attention",
+)
+
+#: Elements of an operand from which on a product may be a kernel's.
+_MANY = 1 << 12
+
+
+def graph_name() -> str:
+    """What reports call the program that the calling thread makes now."""
+    return thread.name or "SyncTensorsGraph"  # PyTorch/XLA's
+
+
+def to_function(
+    graph: Graph, keep_layout: frozenset[int] | None, physical: set[int], checked: list[checks.Check]
+) -> Callable[..., list[Any]]:
+    """The jax function (leaves..., floats, ints) → outputs of the graph, and `checks.Collector.flag` if it checks
+    anything. With collectives it has one more argument, an int32 0 (`Collector.zero`).
+
+    `floats` (float64 vector) and `ints` (int64 vector) hold the scalars of all calls in order; each is left out of the
+    arguments if there are none.
+
+    Args:
+        keep_layout: numbers of the outputs that may be left channels last, None for all. One that takes a donated
+            buffer never is.
+        physical: receives, when jax traces the function, the numbers of those that are.
+        checked: receives what the program checks.
+    """
+
+    def function(*arguments: Any) -> list[Any]:
+        is_sharded = graph.device.grid is not None
+        bridge = aten_bridge.lowering(is_sharded, is_of_kernels(graph), has_other_kernels(graph))
+        with dtypes.narrowing(graph.device.narrows), bridge:
+            return run(arguments)
+
+    def run(arguments: Sequence[Any]) -> list[Any]:
+        taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
+        leaves: list[Any] = list(arguments[: len(graph.leaves)])
+        for number in graph.channels_last:
+            leaves[number] = layout.ChannelsLast(leaves[number])
+        numbers = iter(arguments[len(graph.leaves) :])
+        floats = next(numbers) if graph.floats else ()
+        ints = next(numbers) if graph.ints else ()
+        with checks.Collector() as collector:
+            collector.zero = next(numbers) if graph.is_collective else None
+            scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
+            outer, thread.overwriting = thread.overwriting, Overwriting(graph)
+            try:
+                results = evaluate(graph, leaves, floats, ints, collector, scopes)
+            finally:
+                thread.overwriting = outer
+        for number, result in enumerate(results):
+            allowed = keep_layout is None or number in keep_layout
+            if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
+                physical.add(number)
+                results[number] = result.physical
+        results = layout.logical(results)
+        if collector.checks:
+            checked.extend(collector.checks)
+            results.append(collector.flag())
+        return results
+
+    function.__name__ = thread.name or function.__name__  # XLA's module and its dumps have it
+    return function
+
+
+def is_of_kernels(graph: Graph) -> bool:
+    """Whether torch's kernels and ours, which an XLA program calls on the CPU, run in a thread of their own: it has
+    convolutions or products, and nothing in it waits for others, as Python and collectives may.
+
+    Each of XLA's threads that calls a kernel gets OpenMP workers, which stay. With more of them than processors, every
+    kernel of the process waits for its own to be woken, also the user's eager operators: a training step of a
+    mobilenet_v2 took 148 ms in XLA's threads and takes 117, and eager steps beside it 220 and 140 (two cores).
+    """
+    if graph.device.platform != "cpu" or graph.device.grid is not None or graph.is_collective:
+        return False
+    operators = [call for call in graph.all_calls() if call.nested is None]
+    return any(map(_is_heavy, operators)) and all(call.is_ours for call in operators)
+
+
+def has_other_kernels(graph: Graph) -> bool:
+    """Whether kernels of torch's or ours run between its products of matrices."""
+    return any(call.name.startswith(_OTHER_KERNELS) for call in graph.all_calls())
+
+
+def _is_heavy(call: Call) -> bool:
+    """Whether it is a convolution or a product that is not small."""
+    if call.name.startswith(_PACKING):
+        return True
+    has_products = call.meaning is not None and call.meaning[0].products
+    return has_products and any(spec.numel >= _MANY for spec in call.inputs)
+
+
+def evaluate(
+    graph: Graph,
+    leaves: Any,
+    floats: Any,
+    ints: Any,
+    collector: checks.Collector,
+    scopes: Sequence[str] = (),
+    number_of: Callable[[int], int] | None = None,
+) -> list[Any]:
+    """Interprets the graph on (traced) arrays or `ChannelsLast` values.
+
+    Args:
+        scopes: for each call, what its instructions are named after; empty for nothing.
+        number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
+    """
+    slots: list[Any] = []
+    overwriting = thread.overwriting
+    next_operand = next_float = next_int = 0
+    for number, call in enumerate(graph.calls):
+        collector.call = number if number_of is None else number_of(number)
+        operands = graph.operands[next_operand : next_operand + len(call.inputs)]
+        next_operand += len(call.inputs)
+        arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
+        if overwriting is not None:
+            arrays = overwriting.operands(number, arrays)
+        places = range(next_float, next_float + call.floats)
+        call_floats = [floats[graph.shared[place] if graph.shared else place] for place in places]
+        call_ints = [ints[next_int + i] for i in range(call.ints)]
+        next_float += call.floats
+        next_int += call.ints
+        try:
+            inside = _NOTHING if overwriting is None or call.nested is None else overwriting.inside(number)
+            with inside, jax.named_scope(scopes[number]) if scopes else _NOTHING:
+                if _is_of_nothing(call):
+                    results = _nothing(call)
+                elif dtypes.is_narrowing():
+                    results = _narrow(call, arrays, call_floats, call_ints, collector)
+                else:
+                    results = call.evaluate(arrays, call_floats, call_ints)
+        except Exception as error:
+            if not _gives_nothing(call):
+                raise LoweringError(call, f"{type(error).__name__}: {error}") from error
+            results = _nothing(call)
+        _check(call, results)
+        if overwriting is not None:
+            overwriting.made(number, results)
+        slots.extend(results)
+    return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
+
+
+def _gives_nothing(call: Call) -> bool:
+    """Whether no result has an element: numpy's functions refuse some dtypes and sizes even then."""
+    return call.nested is None and bool(call.outputs) and all(spec is None or 0 in spec.shape for spec in call.outputs)
+
+
+def _is_of_nothing(call: Call) -> bool:
+    """Whether no operand has one either: XLA's factorizations refuse some dtypes when the program is compiled."""
+    return _gives_nothing(call) and not call.collective and all(0 in spec.shape for spec in call.inputs)
+
+
+def _nothing(call: Call) -> list[Any]:
+    return [spec and jnp.zeros(spec.shape, dtypes.to_numpy(spec.dtype)) for spec in call.outputs]
+
+
+def nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str] = ()) -> Call:
+    """A graph as one call of other graphs: its leaves are the inputs, its outputs the results. Equal graphs are one
+    call.
+
+    Args:
+        lines: call number → the user's line, for what is fallible in the graph.
+        scopes: for each of its calls, what its instructions are named after; those of equal graphs are the first one's.
+    """
+    key = graph, tuple(sorted(lines.items()))
+    with _nesting:
+        found = _nested.get(key)
+        if found is None:
+            found = _nested[key] = _new_nested_call(graph, lines, scopes)
+    return found
+
+
+#: They live as long as programs and compiled functions have them.
+_nested: weakref.WeakValueDictionary[tuple[Graph, tuple[tuple[int, str], ...]], Call] = weakref.WeakValueDictionary()
+_nesting = threading.RLock()
+
+
+def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str]) -> Call:
+
+    def evaluate_graph(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> list[Any]:
+        collector = checks.current()
+        with collector.nested() as number_of:
+            return evaluate(graph, arrays, floats, ints, collector, scopes, number_of)
+
+    call = Call(
+        "openxla::graph",
+        graph.device,
+        evaluate_graph,
+        graph.leaves,
+        tuple(graph.output_specs()),
+        floats=graph.floats,
+        ints=graph.ints,
+        fallible=any(call.fallible for call in graph.calls),
+        collective=graph.is_collective,
+    )
+    call.nested = Nested(graph, lines, {})
+    return call
+
+
+def _narrow(call: Call, arrays: Sequence[Any], floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
+    """Lowers a call on arrays that have fewer bits than torch says, as their dtypes are; where its lowering cannot do
+    that, on arrays of torch's dtypes."""
+    known = len(collector.checks)
+    try:
+        if _WIDE.match(call.name):
+            raise TypeError(call.name)
+        results = call.evaluate(arrays, floats, ints)
+    except Exception:
+        collector.forget(known)
+        with dtypes.narrowing(False):
+            wide = [_cast(array, spec) for array, spec in zip(arrays, call.inputs, strict=True)]
+            results = call.evaluate(wide, floats, ints)
+    return [result if spec is None else _cast(result, spec) for result, spec in zip(results, call.outputs, strict=True)]
+
+
+# LAPACK and XLA's FFT have no 16-bit types, which shows only after the lowering
+_WIDE = re.compile(r"aten::(_?linalg|_?cholesky|_?fft|_?lu|lu|geqrf|orgqr|ormqr|triangular_solve|matrix_exp)")
+
+
+def _cast(x: Any, spec: TensorSpec) -> Any:
+    dtype = dtypes.to_numpy(spec.dtype)
+    if isinstance(x, layout.ChannelsLast):
+        return layout.ChannelsLast(x.physical.astype(dtype))
+    return layout.logical(x).astype(dtype)
+
+
+def _check(call: Call, results: Any) -> None:
+    if len(results) != len(call.outputs):
+        raise LoweringError(call, f"the lowering gave {len(results)} outputs instead of {len(call.outputs)}")
+    for spec, result in zip(call.outputs, results, strict=True):
+        if spec is None:
+            continue
+        if tuple(result.shape) != spec.shape or result.dtype != dtypes.to_numpy(spec.dtype):
+            raise LoweringError(call, f"the lowering gave {result.dtype}{list(result.shape)} instead of {spec}")

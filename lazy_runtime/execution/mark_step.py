@@ -1,0 +1,25 @@
+"""The end of a training step: `lazy_runtime.sync`."""
+
+from __future__ import annotations
+
+import sys
+
+from ..common import environment, lines, metrics
+from ..debug import metrics_saver
+from ..platform import xla_devices
+from . import closures, execute
+
+
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """See `lazy_runtime.sync`."""
+    if execute.before_cut is not None:
+        execute.before_cut("lazy_runtime.sync() is called")
+    if environment.value("XLA_EMIT_STEPLOG"):
+        sys.stderr.write("lazy_runtime.sync\n")
+    metrics.count("MarkStep")
+    for found in xla_devices.of_this_thread():
+        execute.sync(found, wait)
+    if reset_scope:
+        lines.reset_scopes()
+    metrics_saver.save_metrics()
+    closures.run()

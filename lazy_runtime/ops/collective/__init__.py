@@ -1,0 +1,1 @@
+"""Operators between ranks and between devices."""

@@ -1,0 +1,1 @@
+"""Operators on each element by itself, or on pairs of them."""

@@ -1,0 +1,1 @@
+"""Operators that move, find, order, fill or reduce elements."""

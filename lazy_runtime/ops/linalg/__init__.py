@@ -1,0 +1,1 @@
+"""Products of matrices and the kernels that compute them, factorizations, Fourier transforms."""

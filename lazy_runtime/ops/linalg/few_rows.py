@@ -1,0 +1,46 @@
+"""Products of a few rows with a large matrix, on the CPU in a kernel of ours (native/few_rows.cpp): linear layers of
+small batches, forward and the gradient of their input. The matrix is read once, at the memory's speed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import torch
+
+from ...lowering import aten_bridge
+from ...lowering.layout import Transposed, logical
+
+#: Rows for which the kernel is faster than MKL's and XLA's: of one, those read the matrix as fast.
+ROWS = range(2, 9)
+
+#: Numbers of the matrix from which on a first level of a cache does not hold it.
+LEAST = 1 << 18
+
+
+def pays(x: Any, y: Any) -> bool:
+    """Whether the kernel takes x @ y, two matrices of float32 on the CPU, and is faster than MKL's and XLA's."""
+    return x.shape[0] in ROWS and y.size >= LEAST and _is_built()
+
+
+@functools.cache
+def _is_built() -> bool:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+
+    def is_right(kernel: Any) -> bool:
+        x, matrix, out = torch.ones(2, 3), torch.arange(15.0).view(3, 5), torch.empty(2, 5)
+        plain = torch.equal(kernel(x, matrix, False, out=out), matrix.sum(0).expand(2, 5))
+        return plain and torch.equal(kernel(x, matrix.t().contiguous(), True, out=out), matrix.sum(0).expand(2, 5))
+
+    return aten_bridge.kernel_works("few_rows", is_right)
+
+
+def product(x: Any, y: Any) -> Any:
+    """x @ y, either of which may be `Transposed`."""
+    turned = isinstance(y, Transposed)
+    like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
+    operands = [logical(x), y.physical if turned else y, turned, aten_bridge.RESULT]
+    (made,) = aten_bridge.call("lazy_runtime_kernels::few_rows", operands, [like])
+    return made

@@ -1,0 +1,1 @@
+"""Operators of neural networks, and the kernels that compute them."""

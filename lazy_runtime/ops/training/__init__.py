@@ -1,0 +1,1 @@
+"""Operators of training steps: optimizers, loss scaling, barriers, assertions, fake quantization."""

@@ -1,0 +1,1 @@
+"""`lazy_runtime.compile`: regions of a program that are one XLA program."""

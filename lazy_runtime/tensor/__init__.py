@@ -1,0 +1,1 @@
+"""The tensor inside of torch's functional wrapper, and how it lies on several devices."""
