@@ -12,9 +12,8 @@ from tqdm import tqdm
 
 import lazy_runtime
 from lazy_runtime import experimental
-from lazy_runtime.common import metrics
 
-from . import decoder_only, measure, models
+from . import counters, decoder_only, measure, models
 
 BATCH_SIZE, LENGTH = 4, 128
 BLOCK = 5  # steps between two looks at the clock; a mode's turn
@@ -116,12 +115,12 @@ def rates(name: str, steps: int) -> tuple[str, dict[str, Rates]]:
     compiled = 0
     for block in tqdm(range(-1, max(1, steps // BLOCK)), desc=name, unit="block", dynamic_ncols=True, disable=None):
         if block == 0:
-            compiled = metrics.value("UncachedCompile")
+            compiled = counters.value("UncachedCompile")
         for trainer in trainers[block % 3 :] + trainers[: block % 3]:
             taken = trainer.steps(BLOCK)
             if block >= 0:
                 series[trainer.mode].append(BLOCK * task.items / taken)
-    if metrics.value("UncachedCompile") != compiled:
+    if counters.value("UncachedCompile") != compiled:
         raise RuntimeError(f"{name}: a step after the first ones compiled, its times mean nothing")
     # Rounding differs, and batch norms over few images amplify it from step to step; two losses show the first forward
     # pass, and the first backward pass and update.

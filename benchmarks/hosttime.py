@@ -11,9 +11,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime.common import metrics
 
-from . import measure, models
+from . import counters, measure, models
 from .modes import MODES, Mode, Program, warm_up
 
 BATCH_SIZE, IMAGE_SIZE = 1, 32
@@ -110,7 +109,7 @@ def host_times(name: str, bursts: int) -> dict[str, HostTimes]:
     compiled = 0
     for number in tqdm(range(-warm, bursts), unit="burst", dynamic_ncols=True, disable=None):
         if number == 0:
-            compiled = metrics.value("UncachedCompile")
+            compiled = counters.value("UncachedCompile")
         for mode, program in programs.items():
             program.clear()
             times = [1e3 * measure.seconds(lambda mode=mode: start(mode)) for _ in range(BURST)]
@@ -118,7 +117,7 @@ def host_times(name: str, bursts: int) -> dict[str, HostTimes]:
             if number >= 0:
                 first[mode].append(times[0])
                 following[mode] += times[1:]
-    if metrics.value("UncachedCompile") != compiled:
+    if counters.value("UncachedCompile") != compiled:
         raise RuntimeError("a call after the first ones compiled: host times of such calls mean nothing")
     return {mode: HostTimes(measure.summarize(first[mode]), measure.summarize(following[mode])) for mode in programs}
 

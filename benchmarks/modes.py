@@ -13,7 +13,11 @@ import jax
 import torch
 
 import lazy_runtime
-from lazy_runtime.tensor.xla_tensor import values_of
+
+try:
+    from lazy_runtime.tensor.xla_tensor import values_of
+except ModuleNotFoundError:  # in an earlier commit, which the gate measures with this code
+    from lazy_runtime.tensor import values_of  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Mode(NamedTuple):

@@ -6,9 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lazy_runtime.common import metrics
-
-from . import environment, measure, verify
+from . import counters, environment, measure, verify
 from .modes import MODES, Program
 
 
@@ -47,9 +45,9 @@ class Row:
 
         def action() -> None:
             program = make()
-            before = metrics.value("UncachedCompile")
+            before = counters.value("UncachedCompile")
             self.record["first_call_s"] = measure.seconds(program.run)
-            self.record["first_call_compiles"] = metrics.value("UncachedCompile") - before
+            self.record["first_call_compiles"] = counters.value("UncachedCompile") - before
             self.program = program
             if expected is not None:
                 self.compare(expected)
@@ -62,9 +60,9 @@ class Row:
             program = self.program
 
             def action() -> None:
-                before = metrics.value("UncachedCompile")
+                before = counters.value("UncachedCompile")
                 self.record["settling_s"] = measure.seconds(lambda: [program.run() for _ in range(steps)])
-                self.record["settling_compiles"] = metrics.value("UncachedCompile") - before
+                self.record["settling_compiles"] = counters.value("UncachedCompile") - before
 
             self._attempt(action)
 
@@ -178,4 +176,4 @@ class Row:
 
 def _work() -> tuple[int, int]:
     """How often XLA has executed and compiled a program so far."""
-    return metrics.value("ExecuteComputation"), metrics.value("UncachedCompile")
+    return counters.value("ExecuteComputation"), counters.value("UncachedCompile")

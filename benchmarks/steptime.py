@@ -12,10 +12,9 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime.common import metrics
 from lazy_runtime.tensor.xla_tensor import unwrap
 
-from . import measure, models
+from . import counters, measure, models
 from .decoder_only import Config, DecoderOnlyModel
 
 #: What a step that is compiled as a whole may take of the time of one that is recorded.
@@ -142,7 +141,7 @@ def host_times(case: Case, steps: int) -> dict[str, list[float]]:
 
 
 def _work() -> tuple[int, int]:
-    return metrics.value("ExecuteComputation"), metrics.value("UncachedCompile")
+    return counters.value("ExecuteComputation"), counters.value("UncachedCompile")
 
 
 def rows(name: str, series: dict[str, list[float]]) -> list[list[Any]]:
