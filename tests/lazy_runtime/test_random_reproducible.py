@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
 from lazy_runtime.common import metrics
+from lazy_runtime.core import random_states
 from lazy_runtime.experimental import eager_mode
 from lazy_runtime.platform import rng, xla_devices
 
@@ -215,33 +216,33 @@ def sample():
 
 
 def test_a_state_that_is_a_number():
-    rng.set_rng_state(42)
-    assert rng.get_rng_state() == rng.get_rng_state("xla:0") == 42
+    random_states.set_rng_state(42)
+    assert random_states.get_rng_state() == random_states.get_rng_state("xla:0") == 42
     first = sample()
-    middle = rng.get_rng_state()
+    middle = random_states.get_rng_state()
     second = sample()
-    rng.set_rng_state(42, "xla:0")
+    random_states.set_rng_state(42, "xla:0")
     assert torch.equal(first, sample())
-    rng.set_rng_state(middle)
+    random_states.set_rng_state(middle)
     assert torch.equal(second, sample())
     lazy_runtime.manual_seed(42)
     assert torch.equal(first, sample())
     assert 0 <= middle < 2**63
     assert torch.tensor(middle).item() == middle  # as it is sent from process to process
-    rng.set_rng_state(-1)
-    assert rng.get_rng_state() == 2**63 - 1
+    random_states.set_rng_state(-1)
+    assert random_states.get_rng_state() == 2**63 - 1
 
 
 def test_the_number_of_a_stream_that_followed_torch():
     torch.manual_seed(3)
-    state = rng.get_rng_state()
+    state = random_states.get_rng_state()
     first = [sample(), sample()]
-    rng.set_rng_state(state)
+    random_states.set_rng_state(state)
     assert all(same(first, [sample(), sample()]))
     torch.manual_seed(3)
-    assert rng.get_rng_state() != state  # the device goes on by itself
+    assert random_states.get_rng_state() != state  # the device goes on by itself
     xla_devices.get().random.follow_torch()
-    assert rng.get_rng_state() == state
+    assert random_states.get_rng_state() == state
 
 
 def test_bad_states():
@@ -250,7 +251,7 @@ def test_bad_states():
     with pytest.raises(RuntimeError, match="a state of 0 bytes is none"):
         torch.xla.set_rng_state(torch.zeros(0, dtype=torch.uint8))
     with pytest.raises(RuntimeError, match="xla:9 does not exist"):
-        rng.set_rng_state(1, "xla:9")
+        random_states.set_rng_state(1, "xla:9")
 
 
 def test_seeds_of_a_devices_own_stream_use_all_64_bits():
