@@ -62,6 +62,6 @@ __getattr__ = submodules(
     "utils",
 )
 
-_autoload.load()  # torch has done it where the package is installed and TORCH_DEVICE_BACKEND_AUTOLOAD is not 0
-if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+_autoload.load()  # torch has done it where the package is installed and TORCH_DEVICE_BACKEND_AUTOLOAD is 1
+if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":  # as torch reads it
     _autoload.load_others()
