@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazy_runtime.debug import metrics
+from lazy_runtime.torch_xla.debug import metrics
 
 
 def value(name: str) -> int:

@@ -11,7 +11,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime import experimental
+from lazy_runtime.torch_xla import experimental
 
 from . import counters, decoder_only, measure, models
 

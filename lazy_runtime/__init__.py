@@ -17,21 +17,11 @@ from __future__ import annotations
 
 import os
 
-from . import _autoload
-from ._api import (
-    compile,
-    device,
-    device_count,
-    devices,
-    install_torch_xla_alias,
-    launch,
-    manual_seed,
-    real_devices,
-    step,
-    sync,
-)
-from ._on_demand import submodules
-from ._version import __version__
+from . import _autoload, alias
+from .alias import install_torch_xla_alias
+from .common.on_demand import submodules
+from .common.version import __version__
+from .torch_xla import compile, device, device_count, devices, launch, manual_seed, real_devices, step, sync
 
 __all__ = [
     "__version__",
@@ -62,6 +52,7 @@ __getattr__ = submodules(
     "utils",
 )
 
+alias.install_short_names()
 _autoload.load()  # torch has done it where the package is installed and TORCH_DEVICE_BACKEND_AUTOLOAD is 1
 if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":  # as torch reads it
     _autoload.load_others()

@@ -153,10 +153,4 @@ def _register() -> None:
     kernels.register()
 
 
-def _mark_step() -> None:
-    from .execution import mark_step
-
-    mark_step.mark_step()
-
-
-installation.provide(_install, _register, _mark_step)
+installation.provide(_install, _register)

@@ -1,6 +1,6 @@
-"""`import torch_xla` served from this package.
+"""Modules of the room `torch_xla` under the names that scripts know: `torch_xla.X`, and `lazy_runtime.X`.
 
-Each module of torch_xla is our module of the same name, the very object: what is set on one is set on both.
+Each is the room's module of that name, the very object: what is set on one is set on all.
 """
 
 from __future__ import annotations
@@ -16,8 +16,24 @@ from typing import Any
 
 from . import _autoload
 
-_OURS = __name__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0]
+_ROOM = f"{_PACKAGE}.torch_xla"
 _THEIRS = "torch_xla"
+
+#: Modules of the room that are found without its name, too: `import lazy_runtime.core.xla_model as xm`.
+SHORT = (
+    "_XLAC",
+    "amp",
+    "backends",
+    "core",
+    "debug.metrics",
+    "debug.profiler",
+    "distributed",
+    "experimental",
+    "runtime",
+    "test",
+    "utils",
+)
 
 #: What torch_xla has and we do not, with the reason that an import of it gets.
 ABSENT = {
@@ -27,7 +43,7 @@ ABSENT = {
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds `torch_xla.X` where `lazy_runtime.X` is."""
+    """Finds `torch_xla.X` where `lazy_runtime.torch_xla.X` is."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of a module of torch_xla's; None for other modules.
@@ -38,7 +54,7 @@ class Finder(importlib.abc.MetaPathFinder):
         package, _, rest = fullname.partition(".")
         if package != _THEIRS:
             return None
-        name = f"{_OURS}.{rest}" if rest else _OURS
+        name = f"{_ROOM}.{rest}" if rest else _ROOM
         try:
             found = importlib.util.find_spec(name)
         except ModuleNotFoundError:  # its package is not there either
@@ -46,23 +62,36 @@ class Finder(importlib.abc.MetaPathFinder):
         if found is None:
             reason = next((why for absent, why in ABSENT.items() if f"{rest}.".startswith(f"{absent}.")), None)
             raise ModuleNotFoundError(
-                f"no module named {fullname!r}: {_OURS}, which stands in for {_THEIRS} here, has no {name}"
+                f"no module named {fullname!r}: {_PACKAGE}, which stands in for {_THEIRS} here, has no {name}"
                 + (f" ({reason})" if reason else ""),
                 name=fullname,
             )
-        return importlib.machinery.ModuleSpec(
-            fullname, Loader(name), origin=found.origin, is_package=found.submodule_search_locations is not None
-        )
+        return _spec(fullname, name, found)
+
+
+class ShortFinder(importlib.abc.MetaPathFinder):
+    """Finds `lazy_runtime.core.X` where `lazy_runtime.torch_xla.core.X` is."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module of the room, asked for without the room's name; None for other modules."""
+        package, _, rest = fullname.partition(".")
+        if package != _PACKAGE or not f"{rest}.".startswith(_SHORT_PREFIXES):
+            return None
+        found = importlib.util.find_spec(f"{_ROOM}.{rest}")
+        return None if found is None else _spec(fullname, f"{_ROOM}.{rest}", found)
+
+
+_SHORT_PREFIXES = tuple(f"{name}." for name in SHORT)
 
 
 class Loader(importlib.abc.Loader):
-    """Gives our module as the one that was asked for."""
+    """Gives the room's module as the one that was asked for."""
 
     def __init__(self, name: str):
         self._name = name
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Our module. Importlib is about to put the alias's spec on it."""
+        """The room's module. Importlib is about to put the alias's spec on it."""
         module = importlib.import_module(self._name)
         self._own = module.__spec__
         return module
@@ -72,8 +101,30 @@ class Loader(importlib.abc.Loader):
         module.__spec__ = self._own
 
 
-def install(replace: bool = False) -> None:
-    """See `lazy_runtime.install_torch_xla_alias`. Idempotent."""
+def _spec(alias: str, name: str, found: importlib.machinery.ModuleSpec) -> importlib.machinery.ModuleSpec:
+    return importlib.machinery.ModuleSpec(
+        alias, Loader(name), origin=found.origin, is_package=found.submodule_search_locations is not None
+    )
+
+
+def install_short_names() -> None:
+    """Makes `import lazy_runtime.core.xla_model` give `lazy_runtime.torch_xla.core.xla_model`, and so on. Idempotent.
+
+    The finder comes first: once a package stands under two names, Python's own would load its modules twice.
+    """
+    if not any(isinstance(finder, ShortFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ShortFinder())
+
+
+def install_torch_xla_alias(replace: bool = False) -> None:
+    """Makes `import torch_xla`, and that of its modules, give this package. Call it before those imports. Idempotent.
+
+    Args:
+        replace: also where a real torch_xla is installed.
+
+    Raises:
+        RuntimeError: a real torch_xla is installed and `replace` is not set, or it has been imported.
+    """
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
     loaded = sys.modules.get(_THEIRS)

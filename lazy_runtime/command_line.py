@@ -19,7 +19,7 @@ import sys
 import types
 from collections.abc import Sequence
 
-from . import _api, alias
+from . import alias
 
 _NOT_THE_SCRIPTS = frozenset((__file__, runpy.__file__, "<frozen runpy>"))
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     try:
-        _api.install_torch_xla_alias(replace)
+        alias.install_torch_xla_alias(replace)
     except RuntimeError as error:
         print(f"python -m lazy_runtime: {error}", file=sys.stderr)
         return 1

@@ -23,10 +23,13 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from lazy_runtime.common import interrupts, ownership
 
-from . import attention, background, checkpoints, overlap, parameters, registration, returned_inputs, whole_step
-from .background import Prepare
+from . import asynchronous_compile
+from .asynchronous_compile import Prepare
 from .compiled import CompiledGraph, reset
-from .overwritten_inputs import save_as_read
+from .dynamo import attention, registration, step_capture
+from .graph import checkpoints, overlap, returned_inputs
+from .graph.overwritten_inputs import save_as_read
+from .inference import constant_hoisting
 
 
 class _Options(NamedTuple):
@@ -64,11 +67,11 @@ def _compile_inference(
     metadata = _metadata()
     returned_inputs.check(metadata)
     with torch.no_grad():
-        parts = parameters.split(gm, _static_arguments(gm), freezing)
+        parts = constant_hoisting.split(gm, _static_arguments(gm), freezing)
     if parts is None:
         return _compile_forward(gm, examples, prepare, training=False)
     visible = _visible(metadata)
-    graph = parameters.KeptParameters(parts, examples, visible, _aliases(metadata))
+    graph = constant_hoisting.KeptParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
         prepare(graph, list(arguments))
     return graph
@@ -80,7 +83,7 @@ def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any], prepare
     static = _static_arguments(gm)
     checkpoints.set_apart(gm, static)
     graph = CompiledGraph(gm, examples, static, updated=frozenset())
-    if prepare is not background.at_once and not graph.is_dynamic:
+    if prepare is not asynchronous_compile.at_once and not graph.is_dynamic:
         prepare(graph, examples)
     return graph
 
@@ -209,15 +212,15 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if owner is not None:
         raise RuntimeError(owner)
     chosen = _options(options)
-    whole_step.warn_if_impossible()
-    prepare, traced = background.at_once, gm
+    step_capture.warn_if_impossible()
+    prepare, traced = asynchronous_compile.at_once, gm
     if chosen.compile_in_background:
         if any(isinstance(example, torch.Tensor) and example.device.type == "xla" for example in examples):
             raise NotImplementedError(
                 "compile_in_background is for tensors on the CPU: on an xla device there is nothing to run meanwhile, "
                 "since eager mode compiles each operator there"
             )
-        prepare, traced = background.Jobs(), background.copy_of(gm)
+        prepare, traced = asynchronous_compile.Jobs(), asynchronous_compile.copy_of(gm)
     if _differentiates_forward():
         return gm  # derivatives of that kind go through torch's own operators alone
     attention.keep_whole(gm)
@@ -246,9 +249,9 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
             compiled = compile_graph(keep_inference_input_mutations=False)(gm, examples)
     arguments.clear()  # torch 2.11 keeps the compilers of a training graph as long as the graph
     overlap.guard(gm, examples, _metadata())
-    compiled = whole_step.reattach(gm, compiled)
-    if isinstance(prepare, background.Jobs) and prepare.pending:
-        return background.Meanwhile(traced, compiled, prepare)
+    compiled = step_capture.reattach(gm, compiled)
+    if isinstance(prepare, asynchronous_compile.Jobs) and prepare.pending:
+        return asynchronous_compile.Meanwhile(traced, compiled, prepare)
     return compiled
 
 

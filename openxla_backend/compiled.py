@@ -19,9 +19,10 @@ from lazy_runtime.debug import compiling
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.regions import compiling as regions
 
-from . import auto_functionalized, control_flow, fx, interpreted, origin  # noqa: F401  two register operators with fx
-from .device import DeviceRun
-from .host import HostRun
+from .execution import interpreted
+from .execution.device import DeviceRun
+from .execution.host import HostRun
+from .graph import fx, origin
 
 Run = Callable[[list[Any]], list[Any]]
 

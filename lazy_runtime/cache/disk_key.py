@@ -24,8 +24,8 @@ import torch
 from jax.sharding import NamedSharding
 from jaxlib import xla_client
 
-from .._version import __version__
 from ..common import environment, processor
+from ..common.version import __version__
 from ..ir.grid import names
 from ..ir.spec import TensorSpec
 

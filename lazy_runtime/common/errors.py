@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from . import lines
+from . import source_locations
 
 
 def users_line() -> str:
     """The innermost frame outside of torch and this package: `File "x.py", line 3, in f`; empty where there is none, as
     on autograd's threads."""
-    line = lines.here()
+    line = source_locations.here()
     return f'File "{line.file}", line {line.number}, in {line.function}' if line is not None else ""
 
 

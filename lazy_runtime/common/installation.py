@@ -15,20 +15,18 @@ after_start: list[Callable[[], None]] = []
 
 _install: Callable[[bool], None] | None = None
 _register: Callable[[], None] | None = None
-_mark_step: Callable[[], None] | None = None
 
 
-def provide(install: Callable[[bool], None], register: Callable[[], None], mark_step: Callable[[], None]) -> None:
+def provide(install: Callable[[bool], None], register: Callable[[], None]) -> None:
     """Says what installs the operators.
 
     Args:
         install: loads them, and has xla tensors dispatch to them; its argument says that autograd has no worker threads
             for xla.
         register: registers the kernels of torch's key XLA.
-        mark_step: executes what is pending (`lazy_runtime.sync`).
     """
-    global _install, _register, _mark_step
-    _install, _register, _mark_step = install, register, mark_step
+    global _install, _register
+    _install, _register = install, register
 
 
 def install(backward_in_caller: bool) -> None:
@@ -41,9 +39,3 @@ def register() -> None:
     """Registers the kernels of torch's key XLA."""
     assert _register is not None
     _register()
-
-
-def mark_step() -> None:
-    """Executes what is pending: `lazy_runtime.sync()`."""
-    assert _mark_step is not None
-    _mark_step()

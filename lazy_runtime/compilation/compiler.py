@@ -14,12 +14,12 @@ import numpy as np
 
 from ..cache import disk_cache
 from ..common import forking, interrupts, metrics
-from ..ir import dtypes, shared_numbers
+from ..ir import dtypes, scalar_deduplication
 from ..ir.graph import Graph
 from ..lowering import aten_bridge, checks
 from ..platform import host_memory
-from ..processes import collective_log, job, spanning, watch
-from . import capacity, code_generation, donation, lower, programs
+from ..processes import collective_log, multihost_arrays, process_job, watchdog
+from . import capacity, donation, fusion_emitters, lower, programs
 
 #: Called with each graph that is about to be executed.
 before_execution: list[Callable[[Graph], None]] = []
@@ -82,8 +82,8 @@ class Executable:
         self.is_collective = graph.is_collective
         self.together: tuple[collective_log.Program, ...] = ()
         if self.is_collective and graph.device.team is None:
-            self.together = collective_log.of(graph, job.ranks(graph.device), job.place().rank)
-        self.spanning = spanning.of_graph(graph) if graph.device.spans_processes else None
+            self.together = collective_log.of(graph, process_job.ranks(graph.device), process_job.place().rank)
+        self.spanning = multihost_arrays.of_graph(graph) if graph.device.spans_processes else None
         order = _order(graph)
         #: for each output of the graph, which of the program's results it is
         self._places = None if order is None else sorted(range(len(order)), key=order.__getitem__)
@@ -144,7 +144,7 @@ class Executable:
             arguments.append(np.array(ints, dtype=np.int64))
         with dtypes.x64():  # else jax narrows the numpy vectors
             if self.spanning is not None:
-                return spanning.run(self.compiled, arguments, self.spanning, self.smallest)
+                return multihost_arrays.run(self.compiled, arguments, self.spanning, self.smallest)
             return self.compiled(*arguments)
 
     def _run_together(
@@ -158,10 +158,10 @@ class Executable:
             arguments += jax.device_put([*numbers, np.int32(0)], device.jax_device)
             if device.team is not None:
                 return device.team.run(device, self.compiled, arguments)
-            entries = [watch.begin(program, lines) for program in self.together]
+            entries = [watchdog.begin(program, lines) for program in self.together]
             results: Sequence[Any] = ()
             try:
-                results = self.compiled(*map(job.together, arguments))
+                results = self.compiled(*map(process_job.together, arguments))
             except Exception as error:
                 if hasattr(error, "add_note"):  # from Python 3.11 on
                     error.add_note(
@@ -171,7 +171,7 @@ class Executable:
             finally:
                 for entry in entries:
                     entry.started(results[self.smallest] if results else None)
-        return [job.own(result) for result in results]
+        return [process_job.own(result) for result in results]
 
 
 _executables = programs.Programs()
@@ -185,7 +185,7 @@ def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Pla
     """Where the graph's executable is on disk or would be; None if it is not kept there, or is known already."""
     if graph.is_collective or graph.device.spans_processes or _executables.get((graph, keep_layout, None)) is not None:
         return None
-    return disk_cache.find(graph, keep_layout, code_generation.known(graph.device.platform))
+    return disk_cache.find(graph, keep_layout, fusion_emitters.known(graph.device.platform))
 
 
 def known(graph: Graph, keep_layout: frozenset[int] | None) -> Executable | None:
@@ -217,7 +217,7 @@ def executable(
         if drop is not None:
             found.drops.append(drop)
         return found
-    settled = shared_numbers.settled(graph)
+    settled = scalar_deduplication.settled(graph)
     if settled is not graph:
         return executable(settled, keep_layout, drop=drop)
     if team is not None:
@@ -265,7 +265,7 @@ def compile_graph(
         function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         interrupts.raise_caught()
-        compiled = _compile(lowered, code_generation.options(graph, lowered), dict(graph.options))
+        compiled = _compile(lowered, fusion_emitters.options(graph, lowered), dict(graph.options))
     capacity.refuse_program(graph, compiled)
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
@@ -296,7 +296,7 @@ def _of_ranks(graph: Graph, function: Callable[..., list[Any]]) -> Callable[...,
         return lambda *arguments: _lying(graph, function(*arguments))
     if not graph.is_collective:
         return _ordered(function, _order(graph))
-    mesh, spec = job.sharding(graph.device).mesh, jax.sharding.PartitionSpec()
+    mesh, spec = process_job.sharding(graph.device).mesh, jax.sharding.PartitionSpec()
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
 
@@ -332,7 +332,7 @@ def _arguments(graph: Graph) -> list[Any]:
         ]
     sharding: Any = graph.device.sharding
     if graph.is_collective:
-        sharding = job.sharding(graph.device)
+        sharding = process_job.sharding(graph.device)
         arguments = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding) for each in arguments]
     if graph.floats:
         arguments.append(jax.ShapeDtypeStruct((graph.floats,), np.float64, sharding=sharding))

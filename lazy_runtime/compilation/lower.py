@@ -16,7 +16,7 @@ from ..ir import dtypes
 from ..ir.graph import Call, Graph, Nested
 from ..ir.spec import TensorSpec
 from ..lowering import aten_bridge, checks, layout
-from .overwriting import Overwriting
+from .donation_ordering import Overwriting
 
 
 class LoweringError(RuntimeError):

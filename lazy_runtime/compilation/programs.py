@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..common import environment, metrics
-from ..ir import shared_numbers
+from ..ir import scalar_deduplication
 from ..ir.graph import Call
 from ..ops import registry
 
@@ -91,7 +91,7 @@ class Programs:
                 for key in self._made_with.pop(call, ()):
                     found = self._kept.pop(key, None)
                     if found is not None:
-                        shared_numbers.forget_program(found.graph)
+                        scalar_deduplication.forget_program(found.graph)
 
     def called(self) -> None:
         """Notes that a call was interned, of a kind that was not seen before."""
@@ -120,7 +120,7 @@ class Programs:
                     keys.remove(key)
             for drop in found.drops:
                 drop()
-            shared_numbers.forget_program(found.graph)
+            scalar_deduplication.forget_program(found.graph)
         metrics.count("EvictedComputations", len(oldest))
 
     def _forget_calls(self) -> None:
@@ -149,7 +149,7 @@ class Programs:
             self._kept.clear()
             self._of_functions.clear()
             self._made_with.clear()
-            shared_numbers.forget()
+            scalar_deduplication.forget()
             self._forget_calls()
 
 

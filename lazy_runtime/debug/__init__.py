@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._on_demand import submodules
+from ..common.on_demand import submodules
 
 if TYPE_CHECKING:
     from ..cache.disk_cache import Lookup
     from .compiling import Compilation
-    from .difference import Recompilation
-    from .waiting import Wait
+    from .recompile_reasons import Recompilation
+    from .unplanned_syncs import Wait
 
 __all__ = ["cache_lookups", "compilations", "recompiles", "syncs"]
 
@@ -34,9 +34,9 @@ def recompiles() -> list[Recompilation]:
 def syncs() -> list[Wait]:
     """The lines that made the host wait for the device without a sync (`.item()`, `print`, `if tensor:`), the costliest
     first."""
-    from . import waiting
+    from . import unplanned_syncs
 
-    return waiting.waits()
+    return unplanned_syncs.waits()
 
 
 def compilations() -> list[Compilation]:

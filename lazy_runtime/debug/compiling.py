@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..common import lines, metrics, output
-from ..common.lines import Line
+from ..common import metrics, output, source_locations
+from ..common.source_locations import Line
 from . import reports
-from .difference import Recompilation, Seen, explain, nearest
 from .formats import bytes_text, counted, duration, quantity
+from .recompile_reasons import Recompilation, Seen, explain, nearest
 
 if TYPE_CHECKING:
     import jax
@@ -50,11 +50,11 @@ class Origin(NamedTuple):
 
 def of_pending(backend: str, nodes: Sequence[Node], leaves: Sequence[Value]) -> Origin:
     """The origin of a program made of recorded nodes: the line that executes it now."""
-    line = lines.here()
+    line = source_locations.here()
     # in eager mode a line executes a program for each of its operators
     region = (line, nodes[0].call.name) if backend == "eager" else line
     name = str(line) if line is not None else "a thread without a line of yours"
-    recorded = [lines.parse(getattr(node, "line", "")) for node in nodes]
+    recorded = [source_locations.parse(getattr(node, "line", "")) for node in nodes]
     return Origin(backend, region, name, recorded, [getattr(value, "line", None) for value in leaves])
 
 

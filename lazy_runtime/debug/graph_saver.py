@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..common import environment, lines, notices
+from ..common import environment, notices, source_locations
 from ..compilation import lower
 from . import reports
 
 if TYPE_CHECKING:
     import torch
 
-    from ..compilation.numbering import Numbered
+    from ..compilation.linearization import Numbered
 
 _lock = threading.Lock()
 _saved: Counter[tuple[int, str]] = Counter()  # (thread, name) → how many graphs `save_tensors_graph` has written
@@ -31,7 +31,7 @@ def save(numbered: Numbered) -> None:
     from . import graphs
 
     text = graphs.render(numbered, environment.value("XLA_SAVE_TENSORS_FMT"))
-    frames = "".join(f"  {reports.described(line)}\n" for line in lines.stack())
+    frames = "".join(f"  {reports.described(line)}\n" for line in source_locations.stack())
     _append(
         environment.value("XLA_SAVE_TENSORS_FILE"),
         f"[ScheduleSyncTensorsGraph]\nGraph Name: {lower.graph_name()}\nTensorsGraphInfo:\n{frames}\n"

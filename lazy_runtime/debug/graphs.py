@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..common import lines
+from ..common import source_locations
 from ..ir.graph import Graph, Nested, Node
 from ..ir.spec import TensorSpec
 from .arguments import PRECISION, parts, shown
@@ -16,7 +16,7 @@ from .arguments import PRECISION, parts, shown
 if TYPE_CHECKING:
     import jax
 
-    from ..compilation.numbering import Numbered
+    from ..compilation.linearization import Numbered
 
 
 def text(tensors: Sequence[torch.Tensor]) -> str:
@@ -54,7 +54,7 @@ def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
         TypeError: one of them is not an xla tensor.
         ValueError: there are none, or they are on several devices.
     """
-    from ..compilation import numbering
+    from ..compilation import linearization
     from ..platform import xla_devices
     from ..tensor.xla_tensor import unwrap
 
@@ -68,7 +68,7 @@ def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
         (device,) = devices
         handles = {tensor.handle for tensor in inner}
     with device.lock:
-        numbered = numbering.number(device, device.pending[:], donate=False, wanted=handles)
+        numbered = linearization.number(device, device.pending[:], donate=False, wanted=handles)
     if handles is None:
         return numbered
     ready = [(tensor.handle, tensor.spec) for tensor in inner if tensor.handle.value.node is None]
@@ -112,7 +112,7 @@ def _lowered(numbered: Numbered) -> jax.stages.Lowered:
     graph = numbered.graph
     if graph.device.grid is not None and all(value.array is not None for value in numbered.leaves):
         graph = sharding.place(graph, numbered.leaves, numbered.live)
-    lower.thread.scopes = scopes(numbered.nodes) if lines.keep_stacks else ()
+    lower.thread.scopes = scopes(numbered.nodes) if source_locations.keep_stacks else ()
     try:
         return compiler.lowered(graph)
     finally:
@@ -120,11 +120,11 @@ def _lowered(numbered: Numbered) -> jax.stages.Lowered:
 
 
 def _hlo(numbered: Numbered) -> str:
-    return _lowered(numbered).as_text(dialect="hlo", debug_info=lines.keep_stacks)
+    return _lowered(numbered).as_text(dialect="hlo", debug_info=source_locations.keep_stacks)
 
 
 def _stablehlo(numbered: Numbered) -> str:
-    return _lowered(numbered).as_text(dialect="stablehlo", debug_info=lines.keep_stacks)
+    return _lowered(numbered).as_text(dialect="stablehlo", debug_info=source_locations.keep_stacks)
 
 
 # ---- PyTorch/XLA's IR
@@ -250,7 +250,7 @@ def _location(node: Node) -> list[str]:
         part = getattr(node, "scope", "")
         scope = [f"scope={part}"] if part else []
         return [*scope, f"location={' < '.join(f'{line.function}@{line}' for line in stack)}"]
-    line = lines.parse(getattr(node, "line", ""))
+    line = source_locations.parse(getattr(node, "line", ""))
     return [f"location={line.function}@{line}"] if line is not None else []
 
 

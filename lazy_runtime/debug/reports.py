@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..common import environment, lines, metrics, output
-from ..common.lines import Line
+from ..common import environment, metrics, output, source_locations
+from ..common.source_locations import Line
 from ..compilation import compiler, lower
 from ..ir.graph import Graph
 
@@ -24,15 +24,15 @@ _THIN_RULE = "-" * 80
 # Files of this package, or functions in them, that users call, and what an execution that comes from there is called.
 # The outermost one that the user's code has called is the cause; behind a compiled call, what it is doing just now.
 _CAUSES = {
-    "distributed/parallel_loader.py": "torch_xla.sync in parallel loader at step end",
-    "debug/profiler.py:__exit__": "torch_xla.sync when exiting a profiler StepTrace region",
+    "torch_xla/distributed/parallel_loader.py": "torch_xla.sync in parallel loader at step end",
+    "torch_xla/debug/profiler.py:__exit__": "torch_xla.sync when exiting a profiler StepTrace region",
     "regions/compiling.py:_clear_pending": (
         "torch_xla.compile clear the pending graph prior calling the target function"
     ),
     "regions/compiling.py:_execute": "torch_xla.compile",
-    "experimental/eager.py": "switch to or from eager mode",
-    "core/xla_model.py": "user torch_xla.sync",
-    "_api.py": "user torch_xla.sync",
+    "torch_xla/experimental/eager.py": "switch to or from eager mode",
+    "torch_xla/core/xla_model.py": "user torch_xla.sync",
+    "torch_xla.py": "user torch_xla.sync",
     "recording/fallback.py": "an operator without a lowering runs on the CPU",
 }
 _registered: dict[str, str] = {}  # file → what is being done in it, whoever has called it
@@ -109,7 +109,7 @@ def cause() -> str:
         if file in _registered:
             return _registered[file]
         inside = _inside(file)
-        if not inside and not lines.is_ours(file):
+        if not inside and not source_locations.is_ours(file):
             break  # the user's code
         found = _CAUSES.get(inside) or _CAUSES.get(f"{inside}:{function}") or found
     return found
@@ -131,7 +131,7 @@ def _inside(file: str) -> str:
 
 
 def _frames() -> list[str]:
-    frames = lines.stack()
+    frames = source_locations.stack()
     limit = environment.value("PT_XLA_DEBUG_MAX_FRAME")
     rest = ["  .........."] if len(frames) > limit else []
     return ["Python Frame Triggered Execution: ", *(f"  {described(line)}" for line in frames[:limit]), *rest]

@@ -13,13 +13,12 @@ import torch
 
 from .. import native
 from ..common import errors
-from ..distributed import functional_collectives as functional_collectives
 from ..execution import execute, transfer
 from ..ir import dtypes
 from ..ir.spec import TensorSpec, storage_size
 from ..ops import probe, registry
 from ..platform import xla_devices as devices
-from ..processes import spanning
+from ..processes import multihost_arrays
 from ..recording import (
     adam,
     attention,
@@ -43,6 +42,7 @@ from ..recording import traced_factories as traced_factories
 from ..recording import unique as unique
 from ..tensor import proxy_tracing
 from ..tensor.xla_tensor import XLATensor, from_array, make, to_user, unwrap
+from . import functional_collectives as functional_collectives  # for its operators
 from . import memory, queues, sparse, storage, subclasses, uninitialized
 from . import quantized as quantized
 
@@ -387,5 +387,5 @@ def move(tensor: XLATensor, device: devices.Device) -> XLATensor:
     spec = tensor.spec
     if spec.device is device:
         return tensor
-    array = spanning.moved(execute.array_of(tensor.handle.value, spec.device), device.sharding)
+    array = multihost_arrays.moved(execute.array_of(tensor.handle.value, spec.device), device.sharding)
     return from_array(array, TensorSpec.of(device, spec.dtype, spec.shape, spec.stride, spec.offset))

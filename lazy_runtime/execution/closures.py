@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._lazy.closure import AsyncClosureHandler
 
-from ..debug.waiting import planned
+from ..debug.unplanned_syncs import planned
 
 _lock = threading.Lock()
 _waiting: dict[int, list[Callable[[], Any]]] = {}

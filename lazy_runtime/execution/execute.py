@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..common import config, forking, interrupts, lines, metrics, output
-from ..common.unseen import unseen
-from ..compilation import compiler, deferred_views, lower, numbering
+from ..common import config, forking, interrupts, metrics, output, source_locations
+from ..common.skipped_by_dynamo import unseen
+from ..compilation import compiler, deferred_views, linearization, lower
 from ..debug import compiling, graph_saver, graphs
-from ..ir import dtypes, lifetimes, shared_numbers
+from ..ir import dtypes, lifetimes, scalar_deduplication
 from ..ir.graph import Graph, Handle, Node, Value
 from ..lowering import checks
 from ..platform.xla_devices import Device
@@ -38,7 +38,7 @@ _REPORTS = output.level() > 0
 before_cut: Callable[[str], None] | None = None
 
 #: Called before what is pending is executed: messages to other ranks that nobody waited for are recorded then
-#: (`distributed/point_to_point.py`).
+#: (`torch_xla/distributed/point_to_point.py`).
 before_run: Callable[[], None] | None = None
 
 
@@ -70,8 +70,8 @@ thread = _Thread()
 
 def is_unobserved() -> bool:
     """Whether nobody asks to see what is recorded and when it is executed, so that a program need not go that way."""
-    asked = eager or _SYNC_WAITS or _SAVES_GRAPHS or _NAMES_LINES or _REPORTS or lines.keep or any(_ONE_BY_ONE.values())
-    return not asked and before_run is None
+    asked = eager or _SYNC_WAITS or _SAVES_GRAPHS or _NAMES_LINES or _REPORTS or any(_ONE_BY_ONE.values())
+    return not asked and not source_locations.keep and before_run is None
 
 
 @unseen
@@ -240,7 +240,7 @@ def _is_open(node: Node) -> bool:
 
 
 def _run(device: Device, pending: Sequence[Node]) -> None:
-    numbered = numbering.number(device, pending, True, thread.options, others=device.pending)
+    numbered = linearization.number(device, pending, True, thread.options, others=device.pending)
     graph, leaves, live, nodes = numbered
     if not nodes:
         return
@@ -253,7 +253,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     if device.grid is not None:
         graph, keep_layout = sharding.place(graph, leaves, live), frozenset()  # shardings are of torch's dimensions
     executable = compiler.executable(graph, keep_layout)
-    floats = shared_numbers.values(nodes, executable.graph)
+    floats = scalar_deduplication.values(nodes, executable.graph)
     lower.thread.scopes = ()
     new = executable.is_new
     if new:
@@ -309,8 +309,8 @@ def _bind(live: Sequence[Handle], arrays: Sequence[jax.Array], physical: Sequenc
         value = handle.value
         value.channels_last = channels_last  # first: other threads look for the buffer (`array_of`)
         value.array = array
-        if lines.keep:
-            value.line = lines.parse(getattr(value.node, "line", ""))
+        if source_locations.keep:
+            value.line = source_locations.parse(getattr(value.node, "line", ""))
         value.node = None
 
 

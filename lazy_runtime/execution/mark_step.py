@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..common import environment, lines, metrics
+from ..common import environment, metrics, source_locations
 from ..debug import metrics_saver
 from ..platform import xla_devices
 from . import closures, execute
@@ -20,6 +20,6 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     for found in xla_devices.of_this_thread():
         execute.sync(found, wait)
     if reset_scope:
-        lines.reset_scopes()
+        source_locations.reset_scopes()
     metrics_saver.save_metrics()
     closures.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..compilation import numbering
+from ..compilation import linearization
 from ..ir.graph import Handle, Node
 
 
@@ -14,7 +14,7 @@ def nodes(pending: list[Node]) -> Iterator[Node]:
 
     What has been run is taken out of `pending`.
     """
-    needed = numbering.needed_nodes(pending)
+    needed = linearization.needed_nodes(pending)
     handles = []  # a value that only later operators need is an output of its program too
     for node in needed:
         for value in node.inputs:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from threading import get_ident
 
-from ..compilation import numbering
+from ..compilation import linearization
 from ..ir.graph import Node, Value
 from ..platform.xla_devices import Device
 
@@ -70,7 +70,7 @@ def _readable(device: Device, left: list[Node], known: int) -> list[Node]:
 
     What has no live handle has all its readers on the list by then (`numbering._kept_for`).
     """
-    needed = set(numbering.needed_nodes(left))
+    needed = set(linearization.needed_nodes(left))
     dead = set(left) - needed
     came = device.pending[known:]
     if any(value.node in dead for node in came for value in node.inputs):

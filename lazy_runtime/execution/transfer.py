@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import torch
 
-from ..common import errors, lines, metrics
-from ..common.unseen import unseen
-from ..debug import waiting
+from ..common import errors, metrics, source_locations
+from ..common.skipped_by_dynamo import unseen
+from ..debug import unplanned_syncs
 from ..ir import dtypes, lifetimes
 from ..ir.spec import TensorSpec
 from ..platform.xla_devices import Device
-from ..processes import spanning
+from ..processes import multihost_arrays
 from ..tensor.host_arrays import from_numpy, to_numpy
 from ..tensor.xla_tensor import XLATensor, from_array
 from . import execute
@@ -47,7 +47,7 @@ def to_device(
     look = torch.empty_like(tensor, device="meta")
     spec = TensorSpec.like(device, look if shape is None else look.new_empty(shape))
     copy = from_array(upload(tensor, device, sharding, shape), spec)
-    copy.handle.value.line = lines.here()
+    copy.handle.value.line = source_locations.here()
     return copy
 
 
@@ -75,8 +75,8 @@ def upload(
         if device.narrows and tensor.dtype in dtypes.NARROWED:
             host = host.astype(dtypes.NARROWED[tensor.dtype])
         if shape is not None:
-            return spanning.put_part(host, sharding or device.sharding, shape)
-        return spanning.put(host, sharding or device.sharding)
+            return multihost_arrays.put_part(host, sharding or device.sharding, shape)
+        return multihost_arrays.put(host, sharding or device.sharding)
 
 
 def to_host(tensor: XLATensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
     if host.dtype != spec.dtype:  # the device has fewer bits (`dtypes.NARROWED`)
         host = host.to(spec.dtype)
     spec.device.raise_failures_of_read()
-    waiting.waited(time.perf_counter_ns() - began, pending)
+    unplanned_syncs.waited(time.perf_counter_ns() - began, pending)
     return host if spec.is_contiguous else _like(spec.meta(), host)
 
 
@@ -124,4 +124,4 @@ def download(array: jax.Array) -> torch.Tensor:
     have to come here too."""
     metrics.count("TransferFromDevice")
     with metrics.timed("TransferFromDeviceTime"):
-        return from_numpy(np.asarray(spanning.whole(array)))
+        return from_numpy(np.asarray(multihost_arrays.whole(array)))

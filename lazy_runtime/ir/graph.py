@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jax
     import torch
 
-    from ..common.lines import Line
+    from ..common.source_locations import Line
     from ..ops.registry import Operator
     from ..platform.xla_devices import Device
     from .spec import TensorSpec

@@ -278,7 +278,7 @@ class Recorder {
   Global lowest_{"common.special_numbers", "LOWEST"};
   Global highest_{"common.special_numbers", "HIGHEST"};
   Global special_floats_{"common.special_numbers", "FLOATS"};
-  Global keeps_lines_{"common.lines", "keep"};
+  Global keeps_lines_{"common.source_locations", "keep"};
   Global is_eager_{"execution.execute", "eager"};
   Global pending_limit_{"execution.execute", "pending_limit"};
   Global several_{"execution.recorders", "several"};

@@ -20,15 +20,15 @@ import torch
 from .. import native
 from ..common import config, environment, forking, installation, interrupts, ownership
 from ..ir import grid, lifetimes
-from ..processes import job, team
+from ..processes import process_job, thread_ranks
 from . import host_memory
 from .rng import RandomStream
 
 if TYPE_CHECKING:
-    from ..common.lines import Line
+    from ..common.source_locations import Line
     from ..ir.graph import Node
     from ..lowering.checks import Execution
-    from ..processes.team import Team
+    from ..processes.thread_ranks import Team
 
 
 class Device:
@@ -237,7 +237,7 @@ def start() -> None:
             raise RuntimeError(owner)
         native.ensure()
         guard = native.guard()
-        job.join()
+        process_job.join()
         devices = _platform_devices()
         if _spmd:
             _stand_for_all()
@@ -245,7 +245,7 @@ def start() -> None:
         if len(devices) > _MOST:
             raise ValueError(
                 f"{len(devices)} devices: torch numbers at most {_MOST} of a type; set CPU_NUM_DEVICES to fewer, or "
-                "call lazy_runtime.runtime.use_spmd() first, with which xla:0 stands for all"
+                "call lazy_runtime.torch_xla.runtime.use_spmd() first, with which xla:0 stands for all"
             )
         # whoever asked for the count while it was 0 was autograd, sizing its worker queues once and for all; a guard
         # that was not there does not know
@@ -307,7 +307,7 @@ def devices() -> tuple[Device, ...]:
 
 def of_this_thread() -> tuple[Device, ...]:
     """The devices that the calling thread works on: all, unless other threads have theirs."""
-    working, rank = team.member()
+    working, rank = thread_ranks.member()
     return devices() if working is None else (working.devices[rank],)
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import lines
+from ..common import source_locations
 from ..ir.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def shown(described: Sequence[Sequence[str]]) -> str:
     text, line = described[0]
     if len(text) > 300:
         text = f"{text[:140]} ... {text[-140:]}"
-    found = lines.parse(line)
+    found = source_locations.parse(line)
     rest = f" and {len(described) - 1} more of its program" if len(described) > 1 else ""
     return f"{text} at {found}{rest}" if found is not None else f"{text}{rest}"
 

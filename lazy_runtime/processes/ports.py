@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed
 
-from . import ending
+from . import process_exit
 
 _dist: Any = torch.distributed
 
@@ -82,6 +82,6 @@ def retried(listen: Callable[[], Any], variable: str) -> Any:
                     "the process that has it, or start all ranks with another port"
                 ) from error
         if not has_said:
-            ending.say(f"the port {port} ({variable}) is in use: trying again for {PATIENCE_S:.0f} s")
+            process_exit.say(f"the port {port} ({variable}) is in use: trying again for {PATIENCE_S:.0f} s")
             has_said = True
         time.sleep(_INTERVAL_S)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from .. import native
-from ..common import errors, lines, metrics, special_numbers
+from ..common import errors, metrics, source_locations, special_numbers
 from ..compilation import capacity, compiler, deferred_views
 from ..execution import execute, recorders, transfer
 from ..ir import dtypes
@@ -186,7 +186,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     node = Node(call, inputs, scan.floats, scan.ints)
     if trace is not None:
         node.line = trace.line
-    elif call.located or lines.keep:
+    elif call.located or source_locations.keep:
         _keep_line(node)
     container = call.container
     if container is None:
@@ -228,7 +228,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return result
 
 
-#: Called before a graph with collectives is recorded (`distributed/point_to_point.py`).
+#: Called before a graph with collectives is recorded (`torch_xla/distributed/point_to_point.py`).
 before_collective: Callable[[], None] | None = None
 
 
@@ -245,7 +245,7 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     if call.collective and before_collective is not None:
         before_collective()
     node = Node(call, inputs, (), ints)
-    if call.located or lines.keep:
+    if call.located or source_locations.keep:
         _keep_line(node)
     handles = _handles_of(node)
     if not device.pending:
@@ -274,14 +274,14 @@ def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
 
 def _keep_line(node: Node) -> None:
     node.line = errors.users_line()
-    if lines.keep_stacks:
-        node.stack = lines.stack()
-        node.scope = lines.current_scope()
+    if source_locations.keep_stacks:
+        node.stack = source_locations.stack()
+        node.scope = source_locations.current_scope()
 
 
 def _begin(device: Device) -> None:
     """Notes where and when a pending graph begins."""
-    device.began = lines.here()
+    device.began = source_locations.here()
     device.began_ns = perf_counter_ns()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.optim import optimizer as optimizers  # pyright: ignore[reportAttributeAccessIssue]  (hidden by its classes)
 from torch.utils import _pytree as pytree
 
-from ..execution.writing import write
+from ..execution.assign import write
 from ..ops import registry
 from ..tensor.xla_tensor import unwrap
 from . import dispatch, views

@@ -2,7 +2,7 @@
 
 As on any device without a compiler, Python decides: what a branch or another turn depends on is read, which executes
 what is pending, and the functions record their operators like all others. Compiled, it stays in the program
-(`openxla_backend/control_flow.py`).
+(`openxla_backend/graph/control_flow.py`).
 """
 
 from __future__ import annotations

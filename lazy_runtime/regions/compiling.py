@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..compilation import lower, numbering
+from ..compilation import linearization, lower
 from ..execution import execute, mark_step
 from ..ir.graph import Graph
 from ..platform import xla_devices
@@ -114,7 +114,7 @@ class Region:
         graphs = []
         for device in xla_devices.devices():
             with device.lock:
-                graphs.append(numbering.number(device, device.pending, donate=False).graph)
+                graphs.append(linearization.number(device, device.pending, donate=False).graph)
         self.graphs.add(tuple(graphs))
         if len(self.graphs) > self.max_graphs:
             self.graphs.discard(tuple(graphs))

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from .. import runtime
 from ..common import metrics, output
-from .unguarded import Unguarded
+from ..platform import replicas
+from .extra_guards import Unguarded
 
 #: Dynamo's own limit for what it compiles of one function (`torch._dynamo.config.recompile_limit`).
 _MOST = 8
@@ -90,7 +90,7 @@ class Traced:
         self._began += 1
         if self._began > _MOST:
             raise _Refused("it has changed too often in ways that Dynamo's guards do not see")
-        if runtime.world_size() > 1:
+        if replicas.place().size > 1:
             raise _Refused("all replicas must run the same programs, which one that cannot be traced would not")
         self._unguarded = Unguarded()
         self._compiled = self._compile()

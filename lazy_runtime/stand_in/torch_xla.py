@@ -9,5 +9,5 @@ import sys
 from lazy_runtime import alias
 
 del sys.modules[__name__]  # importlib returns what stands there once this file has run
-alias.install(replace=True)
+alias.install_torch_xla_alias(replace=True)
 importlib.import_module(__name__)

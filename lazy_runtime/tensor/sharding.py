@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..ir import dtypes, grid
 from ..ir.graph import Call, Graph, Handle, Value
 from ..platform.xla_devices import Device
-from ..processes import spanning
+from ..processes import multihost_arrays
 from .xla_tensor import unwrap
 
 _SHARD = "lazy_runtime::shard"  # the operator in `ops/collective/shard.py`
@@ -199,7 +199,7 @@ def lay(value: Value, device: Device, wanted: Sharding | None = None) -> tuple[j
     if lies is None or (wanted is not None and lies != wanted):
         lies = wanted or device.sharding
         with dtypes.x64():
-            value.array = spanning.moved(value.array, lies)
+            value.array = multihost_arrays.moved(value.array, lies)
     return value.array, lies
 
 

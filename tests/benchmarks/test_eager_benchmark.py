@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import decoder_only, eager, measure
 from benchmarks.__main__ import main
-from lazy_runtime import experimental
+from lazy_runtime.torch_xla import experimental
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.experimental import eager_mode
 from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor import xla_tensor as tensor
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 
 @pytest.fixture(autouse=True)

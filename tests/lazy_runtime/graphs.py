@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import lazy_runtime
-from lazy_runtime.compilation import numbering
+from lazy_runtime.compilation import linearization
 from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor.xla_tensor import XLATensor, from_array, unwrap
 
@@ -26,7 +26,7 @@ def record(function: Any, *tensors: XLATensor) -> tuple[list, Any]:
     return trace.nodes, result
 
 
-def number(function: Any, *tensors: XLATensor, donate: bool = False) -> tuple[numbering.Numbered, Any]:
+def number(function: Any, *tensors: XLATensor, donate: bool = False) -> tuple[linearization.Numbered, Any]:
     """The function's graph, and what it returns: a result that is not kept is not an output."""
     nodes, result = record(function, *tensors)
-    return numbering.number(tensors[0].spec.device, nodes, donate), result
+    return linearization.number(tensors[0].spec.device, nodes, donate), result

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import lazy_runtime
-from lazy_runtime import _XLAC, experimental
 from lazy_runtime.common import metrics
+from lazy_runtime.torch_xla import _XLAC, experimental
 
 
 def test_devices():

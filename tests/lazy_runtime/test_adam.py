@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from lazy_runtime.amp import syncfree
 from lazy_runtime.recording import adam
+from lazy_runtime.torch_xla.amp import syncfree
 
 
 def test_this_torch_has_what_is_exchanged() -> None:

@@ -24,16 +24,16 @@ def test_modules_are_the_very_same(fresh_process):
         from torch_xla.amp import autocast, syncfree
         from torch_xla.distributed.data_parallel import ParallelLoader
         from torch_xla.experimental import eager_mode
-        assert torch_xla is lazy_runtime and torch_xla.__spec__.name == lazy_runtime.__name__ == "lazy_runtime"
-        assert xm is lazy_runtime.core.xla_model and xm.__name__ == "lazy_runtime.core.xla_model"
-        assert met is lazy_runtime.debug.metrics and xp is lazy_runtime.debug.profiler
-        assert xr is runtime is lazy_runtime.runtime and pl.ParallelLoader is ParallelLoader
+        assert torch_xla is lazy_runtime.torch_xla and torch_xla.__spec__.name == "lazy_runtime.torch_xla"
+        assert xm is lazy_runtime.torch_xla.core.xla_model and xm.__name__ == "lazy_runtime.torch_xla.core.xla_model"
+        assert met is lazy_runtime.torch_xla.debug.metrics and xp is lazy_runtime.torch_xla.debug.profiler
+        assert xr is runtime is lazy_runtime.torch_xla.runtime and pl.ParallelLoader is ParallelLoader
         assert torch_xla.torch_xla.compile is torch_xla.compile
         assert torch_xla.device() == xm.xla_device() == torch.device("xla:0")
         xm.answer = 42
-        assert lazy_runtime.core.xla_model.answer == 42
+        assert lazy_runtime.torch_xla.core.xla_model.answer == 42
         for name, text in [
-            ("torch_xla.nothing.here", "lazy_runtime, which stands in for torch_xla here, has no lazy_runtime.nothing"),
+            ("torch_xla.nothing.here", "lazy_runtime, which stands in for torch_xla here, has no lazy_runtime.torch_xla"),
         ]:
             try:
                 __import__(name)
@@ -65,7 +65,7 @@ def test_a_real_torch_xla_is_left_alone_unless_told_otherwise(fresh_process, tmp
         lazy_runtime.install_torch_xla_alias(replace=True)
         import torch
         import torch_xla
-        assert torch_xla is lazy_runtime
+        assert torch_xla is lazy_runtime.torch_xla
         assert torch.ones(2, device=torch_xla.device()).tolist() == [1, 1]
     """)
     fresh_process(f"""
@@ -78,6 +78,36 @@ def test_a_real_torch_xla_is_left_alone_unless_told_otherwise(fresh_process, tmp
         except RuntimeError as error:
             assert "has been imported from" in str(error)
         assert torch_xla.real
+    """)
+
+
+def test_short_names(fresh_process):
+    fresh_process("""
+        import importlib
+        import sys
+        import lazy_runtime
+        assert lazy_runtime.core.functions is lazy_runtime.torch_xla.core.functions
+        import lazy_runtime.core.xla_model as xm
+        import lazy_runtime.debug.metrics as met
+        from lazy_runtime.debug import profiler as xp
+        from lazy_runtime.distributed.spmd import Mesh
+        from lazy_runtime.experimental.eager import eager_mode
+        assert xm is lazy_runtime.core.xla_model is lazy_runtime.torch_xla.core.xla_model
+        assert met is lazy_runtime.torch_xla.debug.metrics is lazy_runtime.debug.metrics
+        assert Mesh is lazy_runtime.torch_xla.distributed.spmd.mesh.Mesh
+        assert xp is lazy_runtime.torch_xla.debug.profiler and lazy_runtime.debug.recompiles() == []
+        from lazy_runtime.alias import SHORT
+        for name in SHORT:
+            module = importlib.import_module(f"lazy_runtime.{name}")
+            assert module is importlib.import_module(f"lazy_runtime.torch_xla.{name}")
+            assert module.__spec__.name == module.__name__ == f"lazy_runtime.torch_xla.{name}", module
+        for name in ("lazy_runtime.core.nothing", "lazy_runtime.nothing", "lazy_runtime.cores"):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                assert error.name == name
+            else:
+                raise AssertionError(name)
     """)
 
 
@@ -120,7 +150,6 @@ NAMES = """
 .debug.graph_saver: save_tensors_graph(save_dir,name,tensors)
 .debug.profiler: start_trace(log_dir) stop_trace() Trace(name) StepTrace(name) start_server(port,only_on_master)
 .debug.profiler: trace(service_addr,logdir,duration_ms,num_tracing_attempts,host_tracer_level) trace_me(scope)
-.debug: recompiles() syncs() compilations() cache_lookups()
 ._XLAC: _xla_metrics_report() _get_xla_tensors_text(tensors) _get_xla_tensors_hlo(tensors)
 ._XLAC: _get_xla_tensors_dot(tensors) _get_xla_sharding_spec(tensor)
 .distributed.parallel_loader: ParallelLoader(cpu_loader,devices,batchdim,batches_per_execution)

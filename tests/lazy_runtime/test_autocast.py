@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from lazy_runtime.common import metrics
-from lazy_runtime.experimental import eager_mode
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 F = torch.nn.functional
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

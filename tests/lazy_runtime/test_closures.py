@@ -9,8 +9,8 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.core import xla_model as xm
 from lazy_runtime.execution import closures
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 
 def test_they_run_after_the_step_in_order_and_execute_nothing():

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime.compilation import code_generation, compiler
+from lazy_runtime.compilation import compiler, fusion_emitters
 
 aten = torch.ops.aten
 
-LARGE = code_generation.LARGE
-OPTION = code_generation._OPTION
+LARGE = fusion_emitters.LARGE
+OPTION = fusion_emitters._OPTION
 
 
 @pytest.fixture
@@ -21,15 +21,15 @@ def chosen(monkeypatch):
     """Whether each program that is compiled gets the newer one."""
     compiler.clear()
     found = []
-    options = code_generation.options
+    options = fusion_emitters.options
 
     def spy(graph, lowered):
         given = options(graph, lowered)
         # from jaxlib 0.11 on it is the only one; then the choice shows in what is asked alone
-        found.append(given.get(OPTION, code_generation._is_large(graph) and not code_generation._updates(lowered)))
+        found.append(given.get(OPTION, fusion_emitters._is_large(graph) and not fusion_emitters._updates(lowered)))
         return given
 
-    monkeypatch.setattr(code_generation, "options", spy)
+    monkeypatch.setattr(fusion_emitters, "options", spy)
     yield found
     compiler.clear()
 
@@ -87,13 +87,13 @@ def test_a_step_is_looked_into(chosen):
 
 
 def test_the_option_is_there_where_jaxlib_has_it():
-    assert code_generation.is_known(OPTION, False) is (jax.version.__version_info__ < (0, 11))
-    assert not code_generation.is_known("xla_nothing", True)
+    assert fusion_emitters.is_known(OPTION, False) is (jax.version.__version_info__ < (0, 11))
+    assert not fusion_emitters.is_known("xla_nothing", True)
 
 
 def test_a_program_without_our_option_is_compiled_once_and_refuses_the_users(monkeypatch):
     """As with jaxlib 0.11."""
-    monkeypatch.setattr(code_generation, "is_known", lambda option, value: False)
+    monkeypatch.setattr(fusion_emitters, "is_known", lambda option, value: False)
     compiler.clear()
     asked = []
     compile_ = jax.stages.Lowered.compile
@@ -130,6 +130,6 @@ def test_updates_that_read_what_they_write(function, donated):
     with jax.disable_jit():
         expected = np.asarray(function(jax.numpy.asarray(x)))
     lowered = jax.jit(function, donate_argnums=donated).lower(jax.numpy.asarray(x))
-    code_generation._keep_updates_apart(lowered)
+    fusion_emitters._keep_updates_apart(lowered)
     assert lowered.as_text().count("optimization_barrier") >= 2
     np.testing.assert_array_equal(np.asarray(lowered.compile()(jax.numpy.asarray(x))), expected)

@@ -80,7 +80,7 @@ class Data(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         import torch_xla
-        return torch.tensor([__name__ == "__mp_main__", torch_xla.__name__ == xm.__package__.split(".")[0]])
+        return torch.tensor([__name__ == "__mp_main__", torch_xla.__name__ == xm.__package__.rpartition(".")[0]])
 
 def work(*arguments):
     print(__name__, xm.__name__, *arguments, flush=True)
@@ -105,10 +105,10 @@ def test_processes_that_a_script_starts(tmp_path):
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines() == [
         "[[True, True]]",
-        "__mp_main__ lazy_runtime.core.xla_model 0 spawned",
-        "__mp_main__ lazy_runtime.core.xla_model served",
-        "lazy_runtime",
-        "__main__ lazy_runtime.runtime",
+        "__mp_main__ lazy_runtime.torch_xla.core.xla_model 0 spawned",
+        "__mp_main__ lazy_runtime.torch_xla.core.xla_model served",
+        "lazy_runtime.torch_xla",
+        "__main__ lazy_runtime.torch_xla.runtime",
     ]
 
 
@@ -125,4 +125,4 @@ def test_what_cannot_be_run(tmp_path):
     assert found.returncode == 1
     assert "torch_xla is installed at" in found.stderr
     found = run("--replace", "script.py", cwd=tmp_path)
-    assert (found.returncode, found.stdout) == (0, "lazy_runtime\n")
+    assert (found.returncode, found.stdout) == (0, "lazy_runtime.torch_xla\n")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import experimental
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import deferred_views
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla import experimental
 
 
 @pytest.fixture(autouse=True)

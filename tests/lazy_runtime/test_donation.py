@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime.compilation import compiler, donation, overwriting
+from lazy_runtime.compilation import compiler, donation, donation_ordering
 from lazy_runtime.ir.flat import Flat
 
 OPTIMIZERS = {
@@ -75,7 +75,7 @@ def _pairs(text: str) -> dict[int, int]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_updates_take_the_place_of_what_they_update(model, optimizer, form, monkeypatch):
-    monkeypatch.setattr(overwriting, "LEAST", 33)
+    monkeypatch.setattr(donation_ordering, "LEAST", 33)
     compiler.clear()
     found = _train("xla", model, optimizer, form)
     torch.testing.assert_close(found, _train("cpu", model, optimizer, form))

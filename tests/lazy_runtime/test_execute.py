@@ -11,12 +11,12 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.compilation import compiler, numbering
-from lazy_runtime.experimental import eager_mode_context
+from lazy_runtime.compilation import compiler, linearization
 from lazy_runtime.ir import lifetimes
 from lazy_runtime.ops import registry
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.tensor.xla_tensor import unwrap
+from lazy_runtime.torch_xla.experimental import eager_mode_context
 
 
 def array(tensor: torch.Tensor):
@@ -381,14 +381,14 @@ def test_an_interrupt_loses_nothing(failure, monkeypatch, moment):
 
 def meanwhile(monkeypatch, record):
     """Has something recorded while a program is numbered, as another thread would."""
-    number = numbering.needed_nodes
+    number = linearization.needed_nodes
 
     def needed_nodes(*arguments):
         monkeypatch.undo()
         record()
         return number(*arguments)
 
-    monkeypatch.setattr(numbering, "needed_nodes", needed_nodes)
+    monkeypatch.setattr(linearization, "needed_nodes", needed_nodes)
 
 
 def test_what_is_recorded_meanwhile_finds_what_it_reads(monkeypatch):

@@ -15,7 +15,7 @@ def test_workers_are_forked_without_a_warning(fresh_process):
         import threading
         import warnings
         import torch
-        from lazy_runtime.distributed.parallel_loader import MpDeviceLoader
+        from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader
 
         class Squares(torch.utils.data.Dataset):
             def __len__(self):

@@ -12,7 +12,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.experimental import eager_mode
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 
 @pytest.fixture(params=["lazy", "eager"])

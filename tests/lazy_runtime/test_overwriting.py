@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime.compilation import compiler, overwriting
+from lazy_runtime.compilation import compiler, donation_ordering
 from lazy_runtime.ir.flat import Flat
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(overwriting, "LEAST", 16)
+    monkeypatch.setattr(donation_ordering, "LEAST", 16)
     compiler.clear()
     yield
     compiler.clear()
@@ -76,7 +76,7 @@ def test_who_is_waited_for(name):
                 lazy_runtime.sync()
         results.append((w.cpu(), y.cpu()))
     torch.testing.assert_close(*results)
-    plan = overwriting.Overwriting(_largest().graph)
+    plan = donation_ordering.Overwriting(_largest().graph)
     assert sum(map(len, plan.waiting.values())) == expected
     text = _largest().compiled.as_text() or ""
     assert text.count("aten::alias") == expected
@@ -114,4 +114,4 @@ def test_operators_of_compiled_calls_are_known():
     ]
     assert len(flat.outputs) == len(graph.outputs)
     assert flat.outputs == sorted(set(flat.outputs), key=flat.outputs.index)
-    assert overwriting.Overwriting(graph).waiting
+    assert donation_ordering.Overwriting(graph).waiting

@@ -12,11 +12,11 @@ from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
 from lazy_runtime.compilation.compiler import Executable
 from lazy_runtime.debug import compiling
-from lazy_runtime.experimental import eager_mode_context
 from lazy_runtime.ir import spec
 from lazy_runtime.ir.graph import Call
-from openxla_backend.device import DeviceRun
-from openxla_backend.host import HostRun
+from lazy_runtime.torch_xla.experimental import eager_mode_context
+from openxla_backend.execution.device import DeviceRun
+from openxla_backend.execution.host import HostRun
 
 # torch 2.13's register of the code that Dynamo made raises KeyError where that code dies after a reset
 pytestmark = pytest.mark.filterwarnings(

@@ -22,7 +22,7 @@ QUANTIZING: list[Callable[[torch.Tensor], object]] = [
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("quantize", QUANTIZING)
 def test_what_quantizes(quantize: Callable[[torch.Tensor], object], eager: bool):
-    from lazy_runtime.experimental import eager_mode
+    from lazy_runtime.torch_xla.experimental import eager_mode
 
     eager_mode(eager)
     with pytest.raises(NotImplementedError, match="cannot be on an xla device: quantize on the CPU") as raised:

@@ -9,9 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.core import random_states
-from lazy_runtime.experimental import eager_mode
 from lazy_runtime.platform import rng, xla_devices
+from lazy_runtime.torch_xla.core import random_states
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 ROADS = ["lazy", "eager", "compiled on xla", "compiled on the CPU"]
 

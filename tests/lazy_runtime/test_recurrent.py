@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils import _pytree as pytree
 
 from lazy_runtime.common import metrics
-from lazy_runtime.debug.metrics import counter_names
-from lazy_runtime.experimental import eager_mode
+from lazy_runtime.torch_xla.debug.metrics import counter_names
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 LAYERS: dict[str, Callable[..., torch.nn.Module]] = {
     "lstm": torch.nn.LSTM,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import runtime as xr
 from lazy_runtime.cache import disk_cache
 from lazy_runtime.compilation import compiler
+from lazy_runtime.torch_xla import runtime as xr
 
 
 def test_devices_and_replicas():
@@ -31,7 +31,7 @@ def test_devices_and_replicas():
 def test_the_platform_is_chosen_before_the_first_use(fresh_process):
     printed = fresh_process(
         """
-        from lazy_runtime import runtime as xr
+        from lazy_runtime.torch_xla import runtime as xr
         import lazy_runtime
         xr.set_device_type("CPU")
         print(xr.device_type(), lazy_runtime.real_devices(), xr.global_device_count())

@@ -8,17 +8,17 @@ import torch
 import lazy_runtime
 from lazy_runtime import debug
 from lazy_runtime.common import metrics
-from lazy_runtime.compilation import compiler, numbering
+from lazy_runtime.compilation import compiler, linearization
 from lazy_runtime.debug import compiling
-from lazy_runtime.ir import shared_numbers
+from lazy_runtime.ir import scalar_deduplication
 from lazy_runtime.platform import xla_devices
 
-COUNT = shared_numbers.LEAST
+COUNT = scalar_deduplication.LEAST
 
 
 def pending_graph():
     device = xla_devices.get(torch.device("xla", 0))
-    return numbering.number(device, device.pending[:], donate=False).graph
+    return linearization.number(device, device.pending[:], donate=False).graph
 
 
 def tensors(count: int = COUNT) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def test_numbers_that_differ_in_turns_are_compiled_for_thrice_at_most():
         numbers = [2.5] * (2 * COUNT)
         numbers[different] = 4.5
         assert scaled(xs, numbers) == [[numbers[x] * x] * 3 for x in range(2 * COUNT)]
-    assert metrics.value("UncachedCompile") == shared_numbers.MOST + 1
+    assert metrics.value("UncachedCompile") == scalar_deduplication.MOST + 1
 
 
 def test_those_that_were_equal_once_are_found_again():

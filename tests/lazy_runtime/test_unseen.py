@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
-from lazy_runtime.common.unseen import unseen
+from lazy_runtime.common.skipped_by_dynamo import unseen
 
 
 def test_dynamo_is_off_within_and_on_again_afterwards():

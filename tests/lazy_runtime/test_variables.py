@@ -8,9 +8,9 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import config, environment
-from lazy_runtime.core import xla_env_vars
 from lazy_runtime.debug import environment_page
 from lazy_runtime.tensor.xla_tensor import unwrap
+from lazy_runtime.torch_xla.core import xla_env_vars
 
 ROOT = Path(__file__).parents[2]
 NO_CACHE = {"XLA_PERSISTENT_CACHE_PATH": "0"}
@@ -187,7 +187,7 @@ _EFFECTS = {
         text = graphs.text([function(torch.rand(4).to("xla"))])
         assert "aten::add.Tensor(%0), other=1, location=function@<string>:" in text, text
         assert " < <module>@<string>:" in text
-        from lazy_runtime.debug import profiler as xp
+        from lazy_runtime.torch_xla.debug import profiler as xp
         for _ in range(2):
             with xp.StepTrace("step"):
                 with xp.Trace("first"):

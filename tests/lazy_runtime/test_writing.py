@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime.execution.writing import write
+from lazy_runtime.execution.assign import write
 from lazy_runtime.tensor.xla_tensor import unwrap
 
 

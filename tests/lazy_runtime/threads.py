@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 import lazy_runtime
-from lazy_runtime import experimental
 from lazy_runtime.compilation import compiler, lower
 from lazy_runtime.ir import dtypes
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla import experimental
 
 MODES = ("lazy", "eager", "openxla", "mixed")
 SIZE = 5

@@ -11,7 +11,7 @@ import lazy_runtime
 from lazy_runtime.cache import disk_cache, disk_program
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from openxla_backend import ahead
+from openxla_backend.execution import asynchronous_load
 
 
 @torch.no_grad()
@@ -76,6 +76,6 @@ def test_errors_come_with_the_result():
     def fail():
         raise ValueError("in the thread")
 
-    future = ahead.start(fail)
+    future = asynchronous_load.start(fail)
     with pytest.raises(ValueError, match="in the thread"):
         future.result()

@@ -11,9 +11,9 @@ from torch import nn
 
 from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.ops.linalg import packed
-from lazy_runtime.ops.nn import direct
+from lazy_runtime.ops.nn import direct_convolution
 from lazy_runtime.tensor.xla_tensor import unwrap
-from openxla_backend import parameters
+from openxla_backend.inference import constant_hoisting
 from tests import native_part
 
 native_part.need_bridge()
@@ -31,7 +31,7 @@ def kept(monkeypatch):
     """What a compiled model keeps beside its parameters: "packed", "channels last" or a dtype."""
     orders: list[str] = []
     packs: list[str] = []
-    call, finish = parameters.KeptParameters.__call__, parameters.finish
+    call, finish = constant_hoisting.KeptParameters.__call__, constant_hoisting.finish
 
     def count(graph):
         names = [node.target.__name__ for node in graph.nodes if node.op == "call_function"]
@@ -43,8 +43,8 @@ def kept(monkeypatch):
         orders[:] = packs + [_order(tensor) for tensor in self._kept[1] if tensor.dtype != torch.uint8]
         return results
 
-    monkeypatch.setattr(parameters, "finish", count)  # small ones share a buffer
-    monkeypatch.setattr(parameters.KeptParameters, "__call__", spy)
+    monkeypatch.setattr(constant_hoisting, "finish", count)  # small ones share a buffer
+    monkeypatch.setattr(constant_hoisting.KeptParameters, "__call__", spy)
     return orders
 
 
@@ -120,7 +120,7 @@ def test_filters_of_kernels_of_ours(kept, monkeypatch, layer):
     monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", "1")
     torch.manual_seed(0)
     _check(nn.Sequential(layer, nn.ReLU6()), torch.randn(2, 32, 29, 31))
-    assert ("transformed" in kept) == direct.is_available("pointwise", "cpu", torch.float32)
+    assert ("transformed" in kept) == direct_convolution.is_available("pointwise", "cpu", torch.float32)
 
 
 def test_one_weight_of_several_layers_is_kept_once_for_each_size(kept):

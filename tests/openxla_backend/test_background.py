@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from lazy_runtime.common import metrics
-from openxla_backend import background
+from openxla_backend import asynchronous_compile
 from openxla_backend.compiled import CompiledGraph
 
 IN_BACKGROUND = {"compile_in_background": True}
@@ -39,7 +39,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch):
     held = Compiler()
-    monkeypatch.setattr(background, "_pool", lambda: held)
+    monkeypatch.setattr(asynchronous_compile, "_pool", lambda: held)
     yield held
     held.finish()
 
@@ -132,5 +132,5 @@ def test_the_thread_is_waited_for_at_the_end():
     x = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         first = compiled(x)
-        background._pool().submit(int).result(60)
+        asynchronous_compile._pool().submit(int).result(60)
         torch.testing.assert_close(compiled(x), first, rtol=1e-4, atol=1e-5)

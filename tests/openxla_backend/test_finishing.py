@@ -14,7 +14,7 @@ from helpers import check_inference
 from torch import nn
 
 from lazy_runtime.ops.linalg import packed
-from openxla_backend import parameters
+from openxla_backend.inference import constant_hoisting
 from tests import native_part
 
 native_part.need_bridge()
@@ -36,7 +36,7 @@ def kernels(request, monkeypatch):
 def operators(monkeypatch):
     """The operators of the graph that is run at each call, but for views. A convolution is one, whoever computes it."""
     found: list[str] = []
-    finish = parameters.finish
+    finish = constant_hoisting.finish
 
     def spy(graph):
         finish(graph)
@@ -45,7 +45,7 @@ def operators(monkeypatch):
         found[:] = [re.sub("^(packed|winograd|pointwise|depthwise)_conv", "conv", name) for name in names]
         found[:] = [name for name in found if not name.endswith("_filters")]
 
-    monkeypatch.setattr(parameters, "finish", spy)
+    monkeypatch.setattr(constant_hoisting, "finish", spy)
     return found
 
 

@@ -13,7 +13,7 @@ from helpers import assert_same, compiled
 from torch import nn
 
 from lazy_runtime.ir import dtypes
-from openxla_backend import dlpack, host
+from openxla_backend.execution import dlpack, host
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_process_may_end_while_xla_lets_go_of_a_tensor(fresh_process):
         import time
         import jax
         import torch
-        from openxla_backend.dlpack import import_tensor
+        from openxla_backend.execution.dlpack import import_tensor
 
         tensor = torch.ones(1000, 1000)
         sys.setswitchinterval(100)  # this thread does not give the GIL away from here to the end

@@ -10,7 +10,7 @@ import torch
 from helpers import compiled
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from openxla_backend import recurrent_layers
+from openxla_backend.dynamo import recurrent_layers
 
 # torch's own: of Dynamo while it traces, and of oneDNN
 pytestmark = [

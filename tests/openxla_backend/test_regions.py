@@ -24,8 +24,8 @@ from torch import nn
 from trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
 import lazy_runtime
-from lazy_runtime import runtime
 from lazy_runtime.common import metrics, output
+from lazy_runtime.torch_xla import runtime
 
 both = functools.partial(both, compile=lazy_runtime.compile)
 sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)

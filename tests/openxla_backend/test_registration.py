@@ -42,7 +42,7 @@ def test_other_backends_get_neither_jax_nor_ours(fresh_process):
 
         # a function that eager compiles works on xla tensors: Dynamo hears of them when there are some
         y = x.to("xla")
-        assert "openxla_backend.registration" in sys.modules
+        assert "openxla_backend.dynamo.registration" in sys.modules
         torch.testing.assert_close(torch.compile(lambda y: y.cos(), backend="eager")(y).cpu(), x.cos())
         torch.testing.assert_close(torch.compile(lambda y: y.tan(), backend="openxla")(y).cpu(), x.tan())
         """
@@ -55,9 +55,9 @@ def test_xla_in_use_before_torch_looks_for_backends(fresh_process):
         import sys
         import torch
         torch.ones(2, device="xla")
-        assert "openxla_backend.registration" not in sys.modules
+        assert "openxla_backend.dynamo.registration" not in sys.modules
         import torch._dynamo.backends.torchxla
-        assert "openxla_backend.registration" in sys.modules
+        assert "openxla_backend.dynamo.registration" in sys.modules
         """
     )
 
@@ -67,7 +67,7 @@ def test_a_failure_of_ours_breaks_no_other_backend(fresh_process):
         """
         import contextlib, io, sys
         import torch
-        sys.modules["openxla_backend.whole_step"] = None  # as if one import of ours were gone
+        sys.modules["openxla_backend.dynamo.step_capture"] = None  # as if one import of ours were gone
         f, x = lambda x: x.sin() + 1, torch.randn(3)
         with contextlib.redirect_stderr(io.StringIO()) as said:
             torch.testing.assert_close(torch.compile(f, backend="eager")(x), f(x))

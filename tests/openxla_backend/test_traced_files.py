@@ -10,7 +10,7 @@ from torch._dynamo import trace_rules
 from trained import both, run, zero_grad_last
 
 from lazy_runtime.dispatcher import module_moves
-from lazy_runtime.distributed.spmd import mesh
+from lazy_runtime.torch_xla.distributed.spmd import mesh
 
 
 @pytest.fixture

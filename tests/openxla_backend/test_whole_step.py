@@ -13,7 +13,8 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from trained import ONE, STEPS, Trained, batches, both, run, step_of, zero_grad_first, zero_grad_last
 
-from openxla_backend import backend, optimizers, whole_step
+from openxla_backend import backend
+from openxla_backend.dynamo import optimizers, step_capture
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and at all there is of a class
 pytestmark = [
@@ -26,12 +27,12 @@ dynamo = torch._dynamo.utils.counters
 
 
 def test_it_is_possible_with_every_torch_that_is_supported():
-    assert whole_step._missing() == []
+    assert step_capture._missing() == []
 
 
 def test_a_warning_says_once_where_it_is_not(monkeypatch):
-    monkeypatch.setattr(whole_step, "_EXCHANGED", ((torch.Tensor, "nothing"),))
-    whole_step.warn_if_impossible.cache_clear()
+    monkeypatch.setattr(step_capture, "_EXCHANGED", ((torch.Tensor, "nothing"),))
+    step_capture.warn_if_impossible.cache_clear()
     f = torch.compile(lambda x: x + 1, backend=backend.openxla)
     with pytest.warns(RuntimeWarning, match=r"as one graph with torch .*has no Tensor\.nothing: the step is computed"):
         f(torch.ones(2))

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.experimental import eager_mode
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 from .arguments import CPU, XLA, Target
 from .case import Case, Wrap

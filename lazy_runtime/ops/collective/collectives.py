@@ -15,7 +15,7 @@ import torch
 from jax import lax
 
 from ...lowering import checks
-from ...processes.job import AXIS
+from ...processes.process_job import AXIS
 from ..registry import op
 from . import groups as grouped
 from .groups import Groups, as_bits, from_bits

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...processes.job import AXIS
+from ...processes.process_job import AXIS
 
 Groups = list[list[int]] | None
 

@@ -23,7 +23,7 @@ from ...ir import dtypes
 from ...lowering import aten_bridge, precision
 from ...lowering.layout import Transposed, logical
 from ..registry import op, overload
-from . import few_rows, outer_products, widening
+from . import bfloat16_upcast, skinny_matmul, small_k_matmul
 
 #: Multiplications that a product must have for a call out of XLA's program to pay.
 SMALLEST_CALL = 1 << 20
@@ -31,7 +31,7 @@ SMALLEST_CALL_OF_MKL = 1 << 16
 
 
 #: Kernels of ours for products that neither torch's nor XLA's compute at the memory's speed.
-KERNELS = (few_rows, outer_products)
+KERNELS = (skinny_matmul, small_k_matmul)
 
 
 def are_torchs(platform: str, dtype: Any) -> bool:
@@ -72,8 +72,8 @@ def of_matrices(x, y, platform: str):
     if kernel is not None:
         return kernel.product(x, y)
     if _calls_aten(x, y, platform):
-        if widening.is_wanted(platform, x.dtype):
-            return of_matrices(widening.widened(x), widening.widened(y), platform).astype(x.dtype)
+        if bfloat16_upcast.is_wanted(platform, x.dtype):
+            return of_matrices(bfloat16_upcast.widened(x), bfloat16_upcast.widened(y), platform).astype(x.dtype)
         return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
     if _calls_onednn(x, y, platform):
         return _by_onednn(x, y)
@@ -190,8 +190,8 @@ def _wide(x) -> Any:
 def _wide_product(x, y, platform: str):
     """x @ y in the dtype that it is added up in."""
     wide = _wide(x)
-    if widening.is_wanted(platform, x.dtype) and _calls_aten(x, y, platform):
-        x, y = widening.widened(x), widening.widened(y)
+    if bfloat16_upcast.is_wanted(platform, x.dtype) and _calls_aten(x, y, platform):
+        x, y = bfloat16_upcast.widened(x), bfloat16_upcast.widened(y)
     return of_matrices(x, y, platform) if x.dtype == wide else product(x, y, wide)
 
 
@@ -213,7 +213,7 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
         return _sum(x, jnp.zeros(shape, _wide(first)), beta, 1, out)
     platform = out.device.platform
     whole = isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype
-    whole = whole and first.dtype != _wide(first) and not widening.is_wanted(platform, first.dtype)
+    whole = whole and first.dtype != _wide(first) and not bfloat16_upcast.is_wanted(platform, first.dtype)
     if whole and _calls_aten(first, second, platform):
         return _by_aten("aten::addmm", [logical(x), first, second, 1, 1], first, second)
     return _sum(x, _wide_product(first, second, platform), beta, alpha, out)  # XLA adds with what follows

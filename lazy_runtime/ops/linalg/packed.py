@@ -2,8 +2,8 @@
 
 The kernels bring a weight into that order at each call, and XLA's products do something alike; of a layer with many
 weights and few pixels or rows, that is up to two thirds of the time. What keeps a weight from call to call
-(`openxla_backend/parameters.py`) packs it once. The order is oneDNN's choice, by the processor, the sizes and the
-number of threads; to XLA it is so many bytes, which say themselves how they lie.
+(`openxla_backend/inference/constant_hoisting.py`) packs it once. The order is oneDNN's choice, by the processor, the
+sizes and the number of threads; to XLA it is so many bytes, which say themselves how they lie.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...ir.spec import TensorSpec
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast, Packed, Part, logical, physical
 from ..registry import arguments, op
-from . import widening
+from . import bfloat16_upcast
 
 _mkldnn = torch.ops.mkldnn
 
@@ -227,7 +227,7 @@ def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), weig
 def _call(
     name: str, operands: list[Any], like: Any, then: list[tuple[str, list[Any]]], weight_dtype: torch.dtype | None
 ) -> Any:
-    call = aten_bridge.call if weight_dtype is None else widening.call_widened
+    call = aten_bridge.call if weight_dtype is None else bfloat16_upcast.call_widened
     (made,) = call(name, operands, [like], then)
     return made
 

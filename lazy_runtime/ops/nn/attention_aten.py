@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ...lowering import aten_bridge
 from ...lowering.layout import HeadsLast, Permuted, Strided
-from ..linalg import widening
+from ..linalg import bfloat16_upcast
 from . import attention_native
 from .attention_blocks import Options
 
@@ -37,14 +37,14 @@ def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tu
     """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
     added = _added(mask, query)
     heads = [*map(_lying, (query, key, value))]
-    if attention_native.takes(widening.described("cpu", query), key.shape[2], added):
+    if attention_native.takes(bfloat16_upcast.described("cpu", query), key.shape[2], added):
         name, arguments = attention_native.NAME, [*heads, added, options.is_causal, options.scale]
     else:
         name, arguments = _NAME, [*heads, 0.0, options.is_causal, added, options.scale]
     wide = jnp.promote_types(query.dtype, jnp.float32)
     attended = _described(query)
     logsumexp = HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))
-    attended, logsumexp = widening.call("cpu", name, arguments, [attended, logsumexp])
+    attended, logsumexp = bfloat16_upcast.call("cpu", name, arguments, [attended, logsumexp])
     return attended.permuted, logsumexp.permuted
 
 
@@ -56,14 +56,14 @@ def backward(
     arguments = [
         *map(_lying, (grad, *heads, attended, logsumexp)), 0.0, options.is_causal, _added(mask, query), options.scale
     ]  # fmt: skip
-    grads = widening.call("cpu", f"{_NAME}_backward", arguments, [*map(_described, heads)])
+    grads = bfloat16_upcast.call("cpu", f"{_NAME}_backward", arguments, [*map(_described, heads)])
     return grads[0].permuted, grads[1].permuted, grads[2].permuted
 
 
 def _lying(x: Any) -> HeadsLast | Strided:
     """A value as the kernel takes it: where it lies, if it need not be changed first, and has all of a head's features
     side by side."""
-    strided = x.strided if isinstance(x, Permuted) and not widening.is_wanted("cpu", x.dtype) else None
+    strided = x.strided if isinstance(x, Permuted) and not bfloat16_upcast.is_wanted("cpu", x.dtype) else None
     return strided if strided is not None and strided.strides[-1] == 1 else HeadsLast.of(x)
 
 

@@ -23,7 +23,7 @@ from ...common import config
 from ...lowering import aten_bridge, precision
 from ...lowering.layout import ChannelsLast, Opaque, Transposed, logical, physical
 from ..indexing.reduction import opmath
-from ..linalg import matmul, packed, widening
+from ..linalg import bfloat16_upcast, matmul, packed
 from ..registry import op
 from . import depthwise_gradient, winograd
 
@@ -123,8 +123,8 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
     batched = x.ndim == n + 2
     x = physical(x if batched else x[None])
     dtype = x.dtype
-    if widening.is_wanted(out.device.platform, dtype):
-        x, weight, bias = map(widening.widened, (x, weight, bias))
+    if bfloat16_upcast.is_wanted(out.device.platform, dtype):
+        x, weight, bias = map(bfloat16_upcast.widened, (x, weight, bias))
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     shape = out.shape if batched else (1, *out.shape)
     if _is_for_winograd(out.device.platform, ChannelsLast(x), weight, geometry):
@@ -171,8 +171,8 @@ def convolution_backward(
     grad, x = physical(grad), physical(x)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     platform, dtype = input_spec.device.platform, grad.dtype
-    if widening.is_wanted(platform, dtype):
-        grad, x, weight = map(widening.widened, (grad, x, weight))
+    if bfloat16_upcast.is_wanted(platform, dtype):
+        grad, x, weight = map(bfloat16_upcast.widened, (grad, x, weight))
     fast_grad_x = _grad_by_winograd(grad, x, weight, geometry, platform) if output_mask[0] else None
     fast_grad_weight = _grad_by_kernel(grad, x, weight, geometry, platform) if output_mask[1] else None
     mask = [output_mask[0] and fast_grad_x is None, output_mask[1] and fast_grad_weight is None, False]

@@ -3,7 +3,7 @@ and half to a third of the time of oneDNN's kernels. The gradient of the filters
 
 In float32 the error in the norm is about four times that of the definition (1e-6 to 3e-6 of a layer); where a result is
 not finite it is the definition's. The filters, which take four times the memory, are transformed once
-(`openxla_backend/parameters.py`).
+(`openxla_backend/inference/constant_hoisting.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...common import config
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast
 from ..registry import op
-from . import own_convolutions
+from . import convolution_kernels
 
 #: Pixels of a tile's side, what it is computed from, and the numbers of products.
 TILE, POINTS = 4, 36
@@ -111,7 +111,7 @@ def transform(filters: Any, backward: bool = False) -> Any:
     return made
 
 
-own_convolutions.define("winograd", functools.partial(pays, kept=True), lambda size: filters_shape(size[0], size[1]))
+convolution_kernels.define("winograd", functools.partial(pays, kept=True), lambda size: filters_shape(size[0], size[1]))
 
 
 @op("lazy_runtime::winograd_filters")
@@ -124,7 +124,7 @@ def winograd_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with transformed filters."""
-    return own_convolutions.call("winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers)
+    return convolution_kernels.call("winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers)
 
 
 def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int], shape: Sequence[int]) -> Any:
@@ -133,7 +133,7 @@ def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int
     Args:
         shape: of the result, in torch's order.
     """
-    return own_convolutions.call("winograd", image, filters, bias, [list(padding)], shape)
+    return convolution_kernels.call("winograd", image, filters, bias, [list(padding)], shape)
 
 
 # ---- the gradient of the filters (native/winograd_gradient.cpp)

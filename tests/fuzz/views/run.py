@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lazy_runtime.experimental import eager_mode_context
+from lazy_runtime.torch_xla.experimental import eager_mode_context
 
 from ..difference import Difference, failure, forget_what_is_pending, kind_of
 from .language import Look, Machine, Program, Raised

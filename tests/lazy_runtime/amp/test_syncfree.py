@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime.amp import GradScaler, autocast, syncfree
 from lazy_runtime.common import metrics
+from lazy_runtime.torch_xla.amp import GradScaler, autocast, syncfree
 
 CASES = [
     (syncfree.SGD, torch.optim.SGD, {"lr": 0.1}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lazy_runtime.core import rate_tracker
+from lazy_runtime.torch_xla.core import rate_tracker
 
 
 class Clock:

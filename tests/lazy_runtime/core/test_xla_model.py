@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import runtime as xr
 from lazy_runtime.common import metrics
-from lazy_runtime.core import xla_model as xm
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 
 def test_devices():

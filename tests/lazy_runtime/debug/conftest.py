@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lazy_runtime.compilation import compiler
-from lazy_runtime.debug import compiling, waiting
+from lazy_runtime.debug import compiling, unplanned_syncs
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def forgotten() -> Iterator[None]:
     """No compile and no wait is known."""
     compiler.clear()
     compiling.clear()
-    waiting.clear()
+    unplanned_syncs.clear()
     yield
     compiling.clear()
-    waiting.clear()
+    unplanned_syncs.clear()

@@ -6,10 +6,10 @@ import torch
 import lazy_runtime
 from lazy_runtime import debug
 from lazy_runtime.common import metrics
-from lazy_runtime.compilation import lower, numbering
-from lazy_runtime.debug import difference
-from lazy_runtime.debug import metrics as met
+from lazy_runtime.compilation import linearization, lower
+from lazy_runtime.debug import recompile_reasons
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla.debug import metrics as met
 
 
 def here():
@@ -201,19 +201,19 @@ def test_what_differs_inside_of_a_compiled_part_is_named():
     seen = []
     for dim in (0, 1):
         y = x.softmax(dim)
-        graph = numbering.number(device, device.pending[:], donate=False).graph
+        graph = linearization.number(device, device.pending[:], donate=False).graph
         lazy_runtime.sync()
         call = lower.nested_call(graph, {})
         outer = graph._replace(calls=(call,), operands=tuple(-1 - n for n in range(len(call.inputs))), outputs=(0,))
-        seen.append(difference.Seen(outer, [None], [None]))
+        seen.append(recompile_reasons.Seen(outer, [None], [None]))
         assert y.shape == x.shape
-    found = difference.explain(*seen)
+    found = recompile_reasons.explain(*seen)
     assert found.reason == "in the compiled function: argument dim of aten::_softmax was 0, is 1"
 
 
 def test_operators_added_to_a_long_graph_are_found():
     names = [f"aten::operator{number % 7}" for number in range(3000)]
     longer = [*names[:10], "aten::new", *names[10:2000], "aten::new", "aten::newer", *names[2000:]]
-    assert difference._edits(names, longer) == ([], [10, 2001, 2002])
-    assert difference._edits(longer, names) == ([10, 2001, 2002], [])
-    assert difference._edits(names[:20], [*names[:20], "aten::new"]) == ([], [20])
+    assert recompile_reasons._edits(names, longer) == ([], [10, 2001, 2002])
+    assert recompile_reasons._edits(longer, names) == ([10, 2001, 2002], [])
+    assert recompile_reasons._edits(names[:20], [*names[:20], "aten::new"]) == ([], [20])

@@ -3,10 +3,10 @@ import json
 import torch
 
 import lazy_runtime
-from lazy_runtime.debug import metrics as met
-from lazy_runtime.experimental import eager_mode
 from lazy_runtime.ops import registry
 from lazy_runtime.recording import decompose, dispatch, fallback
+from lazy_runtime.torch_xla.debug import metrics as met
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 
 def run_a_step(x):

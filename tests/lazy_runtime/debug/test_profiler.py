@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lazy_runtime.common import metrics
-from lazy_runtime.debug import profiler as xp
+from lazy_runtime.torch_xla.debug import profiler as xp
 
 
 def names(directory):

@@ -6,11 +6,12 @@ import torch
 import lazy_runtime
 from lazy_runtime import debug
 from lazy_runtime.common import metrics, output
-from lazy_runtime.compilation import numbering
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.debug import profiler, reports
-from lazy_runtime.experimental import eager_mode
+from lazy_runtime.compilation import linearization
+from lazy_runtime.debug import reports
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.debug import profiler
+from lazy_runtime.torch_xla.experimental import eager_mode
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_graphs_are_told_apart_by_their_hash():
     hashes = []
     for name in ("cos", "cos", "sin"):
         y = getattr(x, name)()
-        hashes.append(reports.graph_hash(numbering.number(device, device.pending[:], donate=False).graph))
+        hashes.append(reports.graph_hash(linearization.number(device, device.pending[:], donate=False).graph))
         lazy_runtime.sync()
         assert y.shape == x.shape
     assert hashes[0] == hashes[1] != hashes[2]

@@ -5,7 +5,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime import debug
-from lazy_runtime.core import xla_model as xm
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 
 def test_a_read_is_listed_with_its_line_and_code():
@@ -59,14 +59,14 @@ def test_a_step_closure_is_there_to_read():
 
 
 def test_each_line_is_counted_as_long_as_nobody_forgets_it():
-    from lazy_runtime.debug import waiting
+    from lazy_runtime.debug import unplanned_syncs
 
     x = torch.rand(8).to("xla")
     for _ in range(2):
         x.tolist()
     x.cpu()
     assert sorted(found.count for found in debug.syncs()) == [1, 2]
-    waiting.clear()
+    unplanned_syncs.clear()
     assert debug.syncs() == []
 
 

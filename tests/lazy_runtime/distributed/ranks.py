@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lazy_runtime.distributed import xla_multiprocessing as xmp
+from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
 
 PATIENCE_S = 100
 
@@ -20,7 +20,11 @@ PATIENCE_S = 100
 #: seconds.
 QUICKLY = "forkserver"
 multiprocessing.set_forkserver_preload(
-    ["pytest", "lazy_runtime.distributed.xla_backend", "lazy_runtime.experimental.distributed_checkpoint"]
+    [
+        "pytest",
+        "lazy_runtime.torch_xla.distributed.xla_backend",
+        "lazy_runtime.torch_xla.experimental.distributed_checkpoint",
+    ]
 )
 
 

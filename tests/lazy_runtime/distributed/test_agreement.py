@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from lazy_runtime.processes import agreement, ending, watch
-from lazy_runtime.processes.agreement import Agreement, MismatchError
+from lazy_runtime.processes import collective_checker, process_exit, watchdog
+from lazy_runtime.processes.collective_checker import Agreement, MismatchError
 from lazy_runtime.processes.collective_log import Collective, Log, Program
 
 _dist: Any = torch.distributed
@@ -26,7 +26,7 @@ class Job:
     def __init__(self, size: int):
         self.notes = _dist.HashStore()
         self.ranks = [Agreement(rank, self.notes) for rank in range(size)]
-        self.threads = [watch._Answering(each, self.notes) for each in self.ranks]
+        self.threads = [watchdog._Answering(each, self.notes) for each in self.ranks]
         for thread in self.threads:
             thread.start()
 
@@ -155,7 +155,7 @@ def test_a_rank_that_has_ended(job):
 
 
 def test_a_rank_that_does_not_answer_is_not_waited_for(job, monkeypatch):
-    monkeypatch.setattr(agreement, "ANSWER_S", 0.1)
+    monkeypatch.setattr(collective_checker, "ANSWER_S", 0.1)
     job.threads[2].join = lambda timeout: None
     job.notes.add("letters/2", 1)  # a letter that never comes: the thread waits for it
     job.begin(0, program("all_reduce(float32[4])"))
@@ -163,24 +163,24 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(job, monkeypatch):
 
 def test_questions_do_not_fill_the_store(job):
     before = None
-    for number in range(3 * agreement.KEPT):
+    for number in range(3 * collective_checker.KEPT):
         fresh = program(f"all_reduce(float32[{number}])")
         assert job.together(fresh, fresh, fresh) == [None] * 3
-        if number == 2 * agreement.KEPT:
+        if number == 2 * collective_checker.KEPT:
             before = job.notes.num_keys()
-    assert job.notes.num_keys() <= before + 3 * 3 * agreement.KEPT
+    assert job.notes.num_keys() <= before + 3 * 3 * collective_checker.KEPT
 
 
 def test_a_rank_that_waits_where_the_store_has_gone_ends(monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(ending, "now", said.append)
+    monkeypatch.setattr(process_exit, "now", said.append)
     monkeypatch.setenv("XLA_JOB_TIMEOUT", "1")
     server = _dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     mine = Agreement(0, _dist.TCPStore("localhost", server.port, is_master=False))
     mine.logs[0, 1] = Log()
     mine.logs[0, 1].add(program("all_reduce(float32[4])", ranks=(0, 1)), {})
-    watchdog = watch._Watchdog(mine)
-    watchdog._look()
+    thread = watchdog._Watchdog(mine)
+    thread._look()
     del server
     watchdog._waited = 2.0
     watchdog._look()

@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import lazy_runtime
-from lazy_runtime.experimental.distributed_checkpoint import CheckpointManager
-from lazy_runtime.processes import job
+from lazy_runtime.processes import process_job
+from lazy_runtime.torch_xla.experimental.distributed_checkpoint import CheckpointManager
 
 dist: Any = torch.distributed
 dcp: Any = torch.distributed.checkpoint
@@ -104,9 +104,9 @@ def preempted(folder: Path) -> list[int]:
     checkpoints = CheckpointManager(folder, 1000, chkpt_on_preemption=False)
     steps = []
     for step in range(1, 30):
-        if step == 5 and job.place().rank == 1:
+        if step == 5 and process_job.place().rank == 1:
             checkpoints._note_end()
-        job.exchange("step", b"")
+        process_job.exchange("step", b"")
         if checkpoints.should_save(step):
             steps.append(step)
     return steps

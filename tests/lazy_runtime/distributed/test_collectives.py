@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import runtime as xr
 from lazy_runtime.common import metrics
-from lazy_runtime.core import functions
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.processes import job
+from lazy_runtime.processes import process_job
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import functions
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -313,4 +313,4 @@ def test_reductions_that_a_dtype_does_not_have(kind, dtype):
 
 
 def test_places():
-    assert job.place() == job.ALONE
+    assert process_job.place() == process_job.ALONE

@@ -9,7 +9,7 @@ import textwrap
 
 import torch
 
-from lazy_runtime.distributed.data_parallel import DataParallel
+from lazy_runtime.torch_xla.distributed.data_parallel import DataParallel
 
 PRELUDE = """
 import threading
@@ -20,10 +20,10 @@ from torch import nn
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime import runtime as xr
-from lazy_runtime.core import functions
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import data_parallel as dp
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import functions
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import data_parallel as dp
 from lazy_runtime.tensor.xla_tensor import unwrap
 
 torch.manual_seed(0)

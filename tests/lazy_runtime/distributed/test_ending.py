@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.processes import ending
+from lazy_runtime.processes import process_exit
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 #: Seconds within which ranks start, and those within which they end.
-STARTING_S, ENDING_S = 200, ending.GRACE_S + 25
+STARTING_S, ENDING_S = 200, process_exit.GRACE_S + 25
 
 
 def ready(port: int) -> socket.socket:
@@ -72,7 +72,7 @@ _SPAWN = """
 import sys
 sys.path.insert(0, {folder!r})
 import test_ending
-from lazy_runtime.distributed import xla_multiprocessing as xmp
+from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
 if __name__ == "__main__":
     xmp.spawn(test_ending.{function}, ({port},), nprocs=2)
 """

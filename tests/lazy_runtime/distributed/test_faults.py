@@ -18,10 +18,10 @@ from ranks import QUICKLY
 from torch.multiprocessing import ProcessExitedException  # pyright: ignore[reportPrivateImportUsage]
 
 import lazy_runtime
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import xla_backend
-from lazy_runtime.distributed import xla_multiprocessing as xmp
-from lazy_runtime.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import xla_backend
+from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
+from lazy_runtime.torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
 
 STEPS = 12
 RANKS = 2

@@ -12,10 +12,10 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.debug import profiler
-from lazy_runtime.distributed.data_parallel import ParallelLoader as OldName
-from lazy_runtime.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
-from lazy_runtime.utils.utils import SampleGenerator
+from lazy_runtime.torch_xla.debug import profiler
+from lazy_runtime.torch_xla.distributed.data_parallel import ParallelLoader as OldName
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
+from lazy_runtime.torch_xla.utils.utils import SampleGenerator
 
 
 def batches(count):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from lazy_runtime.processes import job, ports
+from lazy_runtime.processes import ports, process_job
 
 _dist: Any = torch.distributed
 
@@ -58,7 +58,7 @@ def test_a_port_in_use_is_tried_again(taken, capsys):
     thread = threading.Thread(target=other_rank)
     thread.start()  # gets to the process that has the port
     threading.Timer(1, taken.close).start()
-    notes = job.store.__wrapped__()
+    notes = process_job.store.__wrapped__()
     notes.set("note", "here")
     thread.join()
     assert found == [b"here"]
@@ -70,4 +70,4 @@ def test_a_port_that_stays_in_use(taken, monkeypatch):
     with pytest.raises(
         RuntimeError, match=rf"the port {taken.getsockname()[1]} \(MASTER_PORT\) is in use on this host"
     ):
-        job.store.__wrapped__()
+        process_job.store.__wrapped__()

@@ -13,7 +13,7 @@ from test_xla_backend import gloo
 
 import lazy_runtime
 from lazy_runtime.compilation import compiler
-from lazy_runtime.core import xla_model as xm
+from lazy_runtime.torch_xla.core import xla_model as xm
 
 _BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4}
 

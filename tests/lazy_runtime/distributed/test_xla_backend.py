@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as functional
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.distributed import xla_backend
+from lazy_runtime.torch_xla.distributed import xla_backend
 
 dist: Any = torch.distributed
 

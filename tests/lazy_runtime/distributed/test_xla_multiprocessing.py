@@ -17,9 +17,9 @@ from ranks import QUICKLY
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException  # pyright: ignore
 
 import lazy_runtime
-from lazy_runtime import runtime as xr
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import xla_multiprocessing as xmp
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
 
 #: Within which a job has to end after one of its ranks has.
 PATIENCE_S = 60

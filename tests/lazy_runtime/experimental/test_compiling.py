@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime import experimental
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
 from lazy_runtime.tensor.xla_tensor import unwrap
+from lazy_runtime.torch_xla import experimental
 
 
 def double(x):

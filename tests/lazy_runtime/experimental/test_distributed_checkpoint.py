@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import lazy_runtime
-from lazy_runtime.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
+from lazy_runtime.torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
 
 
 def manager(path: Path, **options: Any) -> CheckpointManager:

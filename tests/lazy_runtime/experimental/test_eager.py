@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lazy_runtime import experimental
 from lazy_runtime.common import metrics
+from lazy_runtime.torch_xla import experimental
 
 
 def test_every_operator_runs_at_once():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from comparison import check, rand
 
 from lazy_runtime.lowering.layout import Strided
-from lazy_runtime.ops.linalg import widening
+from lazy_runtime.ops.linalg import bfloat16_upcast
 from lazy_runtime.ops.nn import attention_aten, attention_native
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
@@ -139,14 +139,14 @@ def test_transposed_heads(compare):
 @pytest.mark.parametrize("form", ["unbind", "select", "features first"])
 def test_parts_of_one_projection(compare, form, dtype, monkeypatch, request):
     """Queries, keys and values as a vision transformer takes them out of one product; the kernel reads them there."""
-    call, kinds = widening.call, set()
+    call, kinds = bfloat16_upcast.call, set()
 
     def noted(platform, name, arguments, results):
         if not name.endswith("backward"):
             kinds.update(map(type, arguments[:3]))
         return call(platform, name, arguments, results)
 
-    monkeypatch.setattr(widening, "call", noted)
+    monkeypatch.setattr(bfloat16_upcast, "call", noted)
 
     def parts(projected):
         if form == "features first":  # those of a head do not lie side by side
@@ -160,6 +160,6 @@ def test_parts_of_one_projection(compare, form, dtype, monkeypatch, request):
     if (
         "composed" not in request.node.callspec.params["compare"]
         and form != "features first"
-        and not widening.is_wanted("cpu", dtype)
+        and not bfloat16_upcast.is_wanted("cpu", dtype)
     ):
         assert kinds == {Strided}

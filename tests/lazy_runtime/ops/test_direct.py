@@ -8,10 +8,13 @@ import math
 import pytest
 import torch
 
-from lazy_runtime.ops.nn import direct
+from lazy_runtime.ops.nn import direct_convolution
 from tests import native_part
 
-pytestmark = [native_part.need_kernel(functools.partial(direct._is_built, name)) for name in ("pointwise", "depthwise")]
+pytestmark = [
+    native_part.need_kernel(functools.partial(direct_convolution._is_built, name))
+    for name in ("pointwise", "depthwise")
+]
 
 
 def _images(*size: int) -> torch.Tensor:
@@ -140,12 +143,12 @@ _GEOMETRY = ([1, 1], [0, 0], [1, 1], 1)
 )
 def test_others_are_left_alone(size, geometry, options):
     where = {"dtype": torch.float32, "platform": "cpu", **options}
-    for takes in (direct.is_pointwise, direct.is_depthwise):
+    for takes in (direct_convolution.is_pointwise, direct_convolution.is_depthwise):
         assert not takes(size, [2, 64, 9, 9], *geometry, **where)
 
 
 def test_they_can_be_turned_off(monkeypatch):
     where = {"dtype": torch.float32, "platform": "cpu"}
-    assert direct.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)
+    assert direct_convolution.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)
     monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", "0")
-    assert not direct.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)
+    assert not direct_convolution.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops.linalg import few_rows
+from lazy_runtime.ops.linalg import skinny_matmul
 from tests import native_part
 
-pytestmark = native_part.need_kernel(few_rows._is_built)
+pytestmark = native_part.need_kernel(skinny_matmul._is_built)
 
 
 @pytest.mark.parametrize("rows", range(1, 9))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops.linalg import outer_products
+from lazy_runtime.ops.linalg import small_k_matmul
 from tests import native_part
 
-pytestmark = native_part.need_kernel(outer_products._is_built)
+pytestmark = native_part.need_kernel(small_k_matmul._is_built)
 
 
 def _aligned(rows: int, columns: int, offset: int = 0) -> torch.Tensor:

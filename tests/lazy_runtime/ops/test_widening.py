@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lazy_runtime.common import processor
 from lazy_runtime.compilation import compiler
 from lazy_runtime.lowering import aten_bridge
-from lazy_runtime.ops.linalg import matmul, widening
+from lazy_runtime.ops.linalg import bfloat16_upcast, matmul
 from tests import native_part
 
 native_part.need_bridge()
@@ -116,6 +116,6 @@ def test_packed_weights(chosen, dtypes):
 def test_by_default_the_processor_decides(monkeypatch, is_fast):
     monkeypatch.delenv("XLA_CPU_BFLOAT16_PRODUCTS", raising=False)
     monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: is_fast)
-    assert widening.is_wanted("cpu", BFLOAT16) is not is_fast
-    assert not widening.is_wanted("cuda", BFLOAT16)
-    assert not widening.is_wanted("cpu", torch.float16)
+    assert bfloat16_upcast.is_wanted("cpu", BFLOAT16) is not is_fast
+    assert not bfloat16_upcast.is_wanted("cuda", BFLOAT16)
+    assert not bfloat16_upcast.is_wanted("cpu", torch.float16)

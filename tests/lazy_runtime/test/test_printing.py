@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from lazy_runtime.test import test_utils as printing
+from lazy_runtime.torch_xla.test import test_utils as printing
 
 
 def test_updates(capsys):

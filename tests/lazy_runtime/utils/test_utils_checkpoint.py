@@ -8,7 +8,7 @@ import torch
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from lazy_runtime.utils.checkpoint import checkpoint
+from lazy_runtime.torch_xla.utils.checkpoint import checkpoint
 
 
 def block(x, weight):

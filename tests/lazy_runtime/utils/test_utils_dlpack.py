@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lazy_runtime
-from lazy_runtime.runtime import device_type
-from lazy_runtime.utils import dlpack
+from lazy_runtime.torch_xla.runtime import device_type
+from lazy_runtime.torch_xla.utils import dlpack
 
 on_cpu = pytest.mark.skipif(device_type() != "CPU", reason="shares the CPU's memory")
 

@@ -10,7 +10,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.utils import serialization
+from lazy_runtime.torch_xla.utils import serialization
 
 
 def test_save_and_load(tmp_path):

@@ -6,7 +6,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 
-from lazy_runtime.utils import utils as xu
+from lazy_runtime.torch_xla.utils import utils as xu
 
 Pair = namedtuple("Pair", "a b")
 

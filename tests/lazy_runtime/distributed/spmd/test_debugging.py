@@ -8,8 +8,8 @@ import io
 import pytest
 import torch
 
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 
 PARTS = """
 ┌─────────┬─────────┐

@@ -21,15 +21,15 @@ from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 
 import lazy_runtime
-from lazy_runtime import runtime as xr
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.distributed import xla_backend as xla_backend  # for init_method="xla://"
-from lazy_runtime.distributed import xla_multiprocessing as xmp
-from lazy_runtime.distributed.parallel_loader import MpDeviceLoader
-from lazy_runtime.experimental.distributed_checkpoint import CheckpointManager
-from lazy_runtime.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
-from lazy_runtime.utils import dlpack
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.distributed import xla_backend as xla_backend  # for init_method="xla://"
+from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader
+from lazy_runtime.torch_xla.experimental.distributed_checkpoint import CheckpointManager
+from lazy_runtime.torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
+from lazy_runtime.torch_xla.utils import dlpack
 
 
 def begin() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.distributed.parallel_loader import MpDeviceLoader
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 
 def form(tensor: torch.Tensor) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.ir import grid
+from lazy_runtime.torch_xla.distributed import spmd as xs
 
 
 def test_what_a_mesh_says_of_itself():
@@ -62,8 +62,8 @@ def test_the_first_mesh_may_have_any_order(fresh_process):
     fresh_process(
         """
         import pytest, torch
-        from lazy_runtime import _XLAC, runtime as xr
-        from lazy_runtime.distributed import spmd as xs
+        from lazy_runtime.torch_xla import _XLAC, runtime as xr
+        from lazy_runtime.torch_xla.distributed import spmd as xs
 
         xr.use_spmd()
         plain = torch.arange(36.0).reshape(6, 6)

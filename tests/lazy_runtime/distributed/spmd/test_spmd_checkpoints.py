@@ -17,8 +17,8 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.experimental import distributed_checkpoint as xc
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.experimental import distributed_checkpoint as xc
 
 Cuts = tuple[Any, ...]
 

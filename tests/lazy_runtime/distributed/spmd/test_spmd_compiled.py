@@ -10,8 +10,8 @@ from torch import nn
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.experimental import eager_mode_context
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.experimental import eager_mode_context
 
 
 def mesh() -> xs.Mesh:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDP
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDP
 
 
 class Net(nn.Module):

@@ -8,10 +8,10 @@ from torch import nn
 
 import lazy_runtime
 from lazy_runtime.compilation import compiler
-from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.ops import registry
 from lazy_runtime.recording import decompose, dispatch, fallback
+from lazy_runtime.torch_xla.distributed import spmd as xs
 
 aten = torch.ops.aten
 F = nn.functional

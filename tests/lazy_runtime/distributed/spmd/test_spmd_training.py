@@ -16,9 +16,9 @@ import lazy_runtime
 from benchmarks.decoder_only import Config, DecoderOnlyModel
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from lazy_runtime.distributed import spmd as xs
-from lazy_runtime.distributed.parallel_loader import MpDeviceLoader
-from lazy_runtime.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
+from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader
+from lazy_runtime.torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 STEPS = 4
 MODES = ("lazy", "openxla", "whole step")

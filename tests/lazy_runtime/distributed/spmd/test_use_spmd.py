@@ -5,8 +5,8 @@ from __future__ import annotations
 LATE = """
     import pytest, torch
     import lazy_runtime
-    from lazy_runtime import runtime as xr
-    from lazy_runtime.distributed import spmd as xs
+    from lazy_runtime.torch_xla import runtime as xr
+    from lazy_runtime.torch_xla.distributed import spmd as xs
     from lazy_runtime.tensor.xla_tensor import unwrap
 
     x = torch.arange(8.0).to("xla")
@@ -32,7 +32,7 @@ LATE = """
     with torch.no_grad():
         torch.testing.assert_close(compiled(x).cpu(), before)
     assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(x.cpu())).tolist() == x.tolist()
-    from lazy_runtime.utils import dlpack
+    from lazy_runtime.torch_xla.utils import dlpack
     assert torch.from_dlpack(dlpack.to_dlpack(x)).tolist() == x.tolist()
     assert xr.get_memory_info()["bytes_used"] > 0
 """
@@ -47,8 +47,8 @@ KEPT = """
     import lazy_runtime
     from lazy_runtime.cache import disk_cache
     from lazy_runtime.common import metrics
-    from lazy_runtime import runtime as xr
-    from lazy_runtime.distributed import spmd as xs
+    from lazy_runtime.torch_xla import runtime as xr
+    from lazy_runtime.torch_xla.distributed import spmd as xs
 
     xr.use_spmd()
     mesh = xs.Mesh(range(4), (2, 2))

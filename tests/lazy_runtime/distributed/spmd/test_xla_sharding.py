@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from lazy_runtime import _XLAC
-from lazy_runtime import runtime as xr
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from lazy_runtime.core import xla_model as xm
-from lazy_runtime.distributed import spmd as xs
 from lazy_runtime.tensor.xla_tensor import unwrap
+from lazy_runtime.torch_xla import _XLAC
+from lazy_runtime.torch_xla import runtime as xr
+from lazy_runtime.torch_xla.core import xla_model as xm
+from lazy_runtime.torch_xla.distributed import spmd as xs
 
 
 def mesh() -> xs.Mesh:

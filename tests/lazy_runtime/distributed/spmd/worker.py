@@ -53,7 +53,7 @@ def _serve(environment: dict[str, str], calls: Any, results: Any) -> None:
         warnings.filterwarnings("ignore", message)  # which Dynamo gives rise to
     import torch
 
-    from lazy_runtime import runtime as xr
+    from lazy_runtime.torch_xla import runtime as xr
 
     xr.use_spmd()
     while True:

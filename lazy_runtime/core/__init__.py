@@ -1,7 +1,0 @@
-"""PyTorch/XLA's `core`: the module that its scripts import as `xm`."""
-
-from __future__ import annotations
-
-from .._on_demand import submodules
-
-__getattr__ = submodules(__name__, "functions", "xla_env_vars", "xla_model")

@@ -1,7 +1,0 @@
-"""PyTorch/XLA's `test`: what its example scripts print with."""
-
-from __future__ import annotations
-
-from .._on_demand import submodules
-
-__getattr__ = submodules(__name__, "test_utils")

@@ -1,0 +1,27 @@
+"""PyTorch/XLA's names, on this package's engine: what `import torch_xla` gives where the alias is installed.
+
+Nothing of the engine imports this room. Importing it imports neither jax nor the operators.
+"""
+
+from __future__ import annotations
+
+from ..common.on_demand import submodules
+from ..common.version import __version__
+from .torch_xla import compile, device, device_count, devices, launch, manual_seed, real_devices, step, sync
+
+__all__ = [
+    "__version__",
+    "compile",
+    "device",
+    "device_count",
+    "devices",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "step",
+    "sync",
+]
+
+__getattr__ = submodules(
+    __name__, "_XLAC", "amp", "backends", "core", "debug", "distributed", "experimental", "runtime", "test", "utils"
+)

@@ -1,7 +1,0 @@
-"""PyTorch/XLA's `utils`."""
-
-from __future__ import annotations
-
-from .._on_demand import submodules
-
-__getattr__ = submodules(__name__, "checkpoint", "dlpack", "keyd_queue", "serialization", "utils")

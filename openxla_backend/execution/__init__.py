@@ -1,0 +1,1 @@
+"""Calls of a compiled program, on xla tensors and on plain ones."""

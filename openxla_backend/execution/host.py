@@ -1,0 +1,135 @@
+"""Runs a program on plain torch tensors, in their own memory: both frameworks see the same buffers through DLPack."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from lazy_runtime.common import metrics
+from lazy_runtime.compilation import compiler
+from lazy_runtime.execution import transfer
+from lazy_runtime.ir import dtypes
+from lazy_runtime.ir.spec import TensorSpec
+from lazy_runtime.lowering import checks
+from lazy_runtime.tensor.xla_tensor import make_resizable
+
+from ..graph import fx
+from .dlpack import address_of, exporter, import_tensor
+
+
+class HostRun:
+    """Runs a program on CPU (or CUDA) tensors. Returns when it has been executed: torch may write to the arguments at
+    once, and XLA reads them where they are."""
+
+    def __init__(self, program: fx.Program, executable: compiler.Executable, static: frozenset[int]):
+        self._program = program
+        self._executable = executable
+        self._device = program.graph.device
+        self._export = exporter(self._device.platform)
+        self._static = static
+        # arguments whose memory holds dimension 1 last, which is how the executable wants them
+        self._channels_last = {program.leaves[number] for number in program.graph.channels_last}
+        # argument → (address, array over the same memory, reference that drops the entry when the tensor dies)
+        self._imported: dict[int, tuple[int, jax.Array, Any]] = {}
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        program = self._program
+        began = time.perf_counter_ns()
+        with dtypes.x64():
+            arrays: list[Any] = [
+                self._array(leaf, arguments[leaf]) if type(leaf) is int else leaf.handle.value.array  # type: ignore
+                for leaf in program.leaves
+            ]
+        seeds = self._device.random.draw(program.seeds) if program.seeds else ()
+        metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
+        results, execution = self._start(arrays, seeds)
+        metrics.count("ExecuteComputation")
+        if execution is not None:
+            execution.finish()
+        jax.block_until_ready(results)
+        began = time.perf_counter_ns()
+        made: dict[Any, Any] = {}
+        # all values first, then the writes: what is written to one argument may be what another one held
+        written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
+        outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
+        exchanged = [(number, self._tensor(output, arguments, results, made)) for number, output in program.exchanges]
+        make_resizable(list(made.values()))  # what came through DLPack is the user's now
+        if written:
+            with torch.no_grad():
+                torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]
+        for number, tensor in exchanged:
+            arguments[number].set_(tensor)
+        arguments.clear()
+        metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
+        return outputs
+
+    def _start(self, arrays: list[Any], seeds: Sequence[int]) -> tuple[list[Any], checks.Execution | None]:
+        try:
+            return self._executable.start(arrays, (), seeds, self._program.lines)
+        except jax.errors.JaxRuntimeError as error:
+            raise self._program.meaning(error) from None
+
+    def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:
+        if number not in self._static:
+            return import_tensor(self._seen(number, tensor))
+        address = address_of(tensor)
+        known = self._imported.get(number)
+        if known is not None and known[0] == address:
+            return known[1]
+        # the array keeps what it was made from alive: the memory, not the tensor
+        array = import_tensor(self._seen(number, tensor.detach()))
+        if array.unsafe_buffer_pointer() == address:
+            imported = self._imported
+            imported[number] = (address, array, weakref.ref(tensor, lambda _: imported.pop(number, None)))
+        return array
+
+    def _seen(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The argument with its dimensions in the order in which the executable wants them."""
+        return tensor.movedim(1, -1) if number in self._channels_last else tensor
+
+    def _tensor(self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[Any, Any]) -> Any:
+        spec = output.spec
+        if spec is None:
+            return output.value
+        if output.base is not None:
+            base = self._tensor(output.base, arguments, results, made)
+            return output.view_of(output.seen_base(base, made))
+        if output.shared is not None:  # the value of an argument, or a constant one
+            if ~output.shared not in made:
+                if output.argument is not None:
+                    value = arguments[output.argument].detach()
+                else:
+                    value = self._export(output.value.handle.value.array)
+                made[~output.shared] = _laid_out(value.clone(), spec)
+            return made[~output.shared]
+        if output.argument is not None:
+            return arguments[output.argument]
+        assert output.result is not None
+        if output.fresh:
+            return _laid_out(self._result(output.result, results).clone(), spec)
+        tensor = made.get(output.result)
+        if tensor is None:
+            tensor = self._result(output.result, results)
+            # what is saved for the backward graph stays as it is
+            made[output.result] = tensor = (
+                tensor if self._executable.physical[output.result] else _laid_out(tensor, spec)
+            )
+        return tensor
+
+    def _result(self, number: int, results: list[Any]) -> torch.Tensor:
+        tensor = self._export(results[number])
+        return tensor.movedim(-1, 1) if self._executable.physical[number] else tensor
+
+
+def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The same elements with exactly the spec's strides, those of dimensions with one element or none included."""
+    if tensor.stride() == spec.stride:
+        return tensor
+    if spec.is_contiguous and tensor.is_contiguous():
+        return tensor.as_strided(spec.shape, spec.stride)
+    return transfer.restride(tensor.contiguous(), spec)

@@ -1,0 +1,1 @@
+"""From the FX graph that AOTAutograd gives to an `ir.Graph`."""

@@ -1,0 +1,476 @@
+"""FX graph → `ir.Graph`: one pass over the graph's nodes, each recorded like an operator on a lazy tensor."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._higher_order_ops.effects import with_effects
+
+from lazy_runtime.common import errors
+from lazy_runtime.compilation import linearization
+from lazy_runtime.execution import transfer
+from lazy_runtime.ir.graph import Graph, Handle, Value
+from lazy_runtime.ir.spec import TensorSpec
+from lazy_runtime.lowering import checks
+from lazy_runtime.platform.xla_devices import Device
+from lazy_runtime.recording import dispatch
+from lazy_runtime.recording.dispatch import Trace
+from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap
+
+from .errors import located, users_line
+from .sizes import Sizes
+
+aten = torch.ops.aten
+
+#: How a quantized tensor comes into being; a program has none that it could have come from.
+_QUANTIZING = frozenset(
+    getattr(packet, overload)
+    for packet in (aten.quantize_per_tensor, aten.quantize_per_tensor_dynamic, aten.quantize_per_channel)
+    for overload in packet.overloads()
+)
+
+#: In the `meta` of a placeholder: the argument's buffer will hold dimension 1 last, whatever its strides say.
+CHANNELS_LAST = "openxla_channels_last"
+
+
+class Output(NamedTuple):
+    """Where one output of the program comes from.
+
+    Attributes:
+        result: number of the executable's result, or None.
+        argument: number of the argument whose value it has, or None.
+        spec: how the tensor looks; None for a Python value.
+        device: where the user gets it.
+        value: the Python value (None, an int) of what is no tensor; a constant of the graph.
+        itself: it is the argument, not a tensor with the argument's value.
+        fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
+        shared: number of the memory that a fresh output has in common with others of this number, or None.
+        base: what it is a view of, if that is or has another view among the outputs, or is an argument.
+        detached: autograd is not to know of what it is a view of.
+        views: the view operators that make it from `base`, where `as_strided` cannot say the same.
+    """
+
+    result: int | None
+    argument: int | None
+    spec: TensorSpec | None
+    device: torch.device | None
+    value: Any = None
+    itself: bool = False
+    fresh: bool = False
+    shared: int | None = None
+    base: Output | None = None
+    detached: bool = False
+    views: tuple[ViewCall, ...] = ()
+
+    def seen_base(self, base: torch.Tensor, made: dict[Any, Any]) -> torch.Tensor:
+        """What autograd is to know as the base of the view, one for all views of `base`: AOTAutograd refuses arguments
+        that share memory but not their base, once one of them is written to.
+
+        Args:
+            made: tensors of one call.
+        """
+        if not self.detached:
+            return base
+        key = "detached", id(base)
+        if key not in made:
+            made[key] = base, base.detach()  # while it is there, no other one has its number
+        return made[key][1]
+
+    def view_of(self, base: torch.Tensor) -> torch.Tensor:
+        """What the user gets, as a view of what `base` has become."""
+        spec: Any = self.spec
+        whole: Any = self.base.spec  # type: ignore[union-attr]
+        if not self.views:
+            return base.as_strided(spec.shape, spec.stride, spec.offset - whole.offset + int(base.storage_offset()))
+        seen: Any = base
+        for view in self.views:
+            seen = view.target(seen, *view.args, **view.kwargs)
+        return seen
+
+
+class ViewCall(NamedTuple):
+    """A view operator, or the choice of one of several views, without what it is applied to."""
+
+    target: Callable[..., Any]
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+class Program(NamedTuple):
+    """A traced FX graph.
+
+    Attributes:
+        graph: what is compiled.
+        leaves: for each leaf of the graph, the number of the argument that it reads, or a constant tensor.
+        outputs: the graph's own outputs.
+        mutations: (argument number, output) pairs: what is written back to arguments after the run.
+        seeds: how many random seeds a run draws.
+        lines: call number → the user's line, for what may fail when it runs.
+        recorded: for each call, the user's line.
+        exchanges: (argument number, output) pairs: arguments that become an alias of something else (`x.data = y`).
+    """
+
+    graph: Graph
+    leaves: tuple[int | XLATensor, ...]
+    outputs: tuple[Output, ...]
+    mutations: tuple[tuple[int, Output], ...]
+    seeds: int
+    lines: dict[int, str]
+    recorded: tuple[str, ...]
+    exchanges: tuple[tuple[int, Output], ...] = ()
+
+    def saved(self, visible: int | None) -> set[int]:
+        """Numbers of the results that the user does not see, directly or through an argument."""
+        seen = [*self.outputs[:visible], *(output for _, output in (*self.mutations, *self.exchanges))]
+        return {output.result for output in self.outputs if output.result is not None} - {
+            output.result for output in seen
+        }
+
+    def meaning(self, error: Exception) -> Exception:
+        """What the user gets for an error of a run: that of torch's kernel, with the operator and the user's line;
+        the error itself, if it is another one."""
+        lines = {number: line for number, line in enumerate(self.recorded) if line}
+        found = checks.kernel_error(error, self.graph, {**lines, **self.lines})
+        return error if found is None else found.meaning
+
+
+def trace(
+    gm: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    device: Device,
+    visible: int | None = None,
+    aliases: frozenset[int] = frozenset(),
+) -> Program:
+    """Traces `gm` for a device and one set of concrete arguments.
+
+    Args:
+        arguments: one per placeholder: a tensor (of which only sizes, dtype and layout are read), or the int of a
+            SymInt.
+        visible: how many of the outputs the user sees: these alias each other as in eager torch, and have its strides.
+            What a forward graph saves for the backward one only needs its value.
+        aliases: numbers of the outputs that must share the memory of an argument that they are a view of. What
+            AOTAutograd knows to be one it makes itself, from the argument.
+
+    Raises:
+        NotImplementedError: an operator without a lowering, with the user's line.
+    """
+    sizes = Sizes(gm, arguments)
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    channels_last = {  # before the trace, which would record what unwrapping an argument makes pending
+        number
+        for number, (node, argument) in enumerate(zip(placeholders, arguments, strict=True))
+        if isinstance(argument, torch.Tensor) and (node.meta.get(CHANNELS_LAST) or in_channels_last(argument))
+    }
+    context = Trace(device)
+    with context, torch.no_grad():
+        # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
+        recorded = _interpret(gm, arguments, channels_last, context, sizes, visible)
+    numbered = linearization.number(device, context.nodes, donate=False)
+    outputs = _Outputs(recorded, device, numbered.live, sizes)
+    mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
+    exchanges = tuple(
+        (number, outputs.describe(value, node, True, alias=True))
+        for number, (value, node) in recorded.exchanged.items()
+    )
+    described = tuple(
+        outputs.describe(value, node, visible is None or index < visible, index in aliases)
+        for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
+    )
+    leaves = tuple(
+        recorded.position[id(value)] if id(value) in recorded.position else make(Handle(value), spec)  # a constant
+        for value, spec in zip(numbered.leaves, numbered.graph.leaves, strict=True)
+    )
+    lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.located}
+    recorded_at = tuple(node.line for node in numbered.nodes)
+    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges)
+
+
+class _Recorded(NamedTuple):
+    outputs: list[Any]
+    output_nodes: list[Any]
+    position: dict[int, int]  # id of a placeholder's value → argument number
+    mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
+    exchanged: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what it becomes an alias of
+    arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
+    bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
+    views: dict[torch.fx.Node, ViewCall]
+
+
+def _interpret(
+    gm: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    channels_last: set[int],
+    trace: Trace,
+    sizes: Sizes,
+    visible: int | None,
+) -> _Recorded:
+    device = trace.device
+    environment: dict[torch.fx.Node, Any] = {}
+    recorded = _Recorded([], [], {}, {}, {}, {}, {}, {})
+    remaining = iter(enumerate(arguments))
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            number, argument = next(remaining)
+            if isinstance(argument, torch.Tensor):
+                # no storage offset: Dynamo does not guard it, and no value depends on it
+                spec = TensorSpec.of(device, argument.dtype, tuple(argument.shape), _strides(node, sizes, argument))
+                argument = make(Handle(Value(None, 0)), spec)
+                argument.handle.value.channels_last = number in channels_last
+                recorded.position[id(argument.handle.value)] = number
+                recorded.arguments[node] = argument
+            environment[node] = argument
+        elif node.op == "get_attr":
+            attribute = _attribute(gm, node.target)
+            if isinstance(attribute, torch.Tensor):
+                attribute = transfer.to_device(attribute.detach().cpu(), device)
+            environment[node] = attribute
+        elif node.op == "call_function":
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
+            if _viewed(node) is not None:
+                recorded.views[node] = ViewCall(node.target, args[1:], kwargs)
+            if node.target is aten.as_strided.default:
+                args, kwargs = _of_whole_memory(_whole(node.args[0], environment), *args, **kwargs), {}
+            trace.line = users_line(node)
+            with located(node):
+                if node.target in _QUANTIZING:
+                    raise NotImplementedError(errors.no_quantized_here(node.target.name()))
+                if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
+                    value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
+                    recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
+                elif node.target is aten.set_.source_Tensor and id(args[0].handle.value) in recorded.position:
+                    value = args[1]
+                    recorded.exchanged[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
+                else:
+                    value = _with_traced_strides(_call(node, args, kwargs), node, sizes)
+            environment[node] = value
+        elif node.op == "output":
+            (nodes,) = node.args
+            nodes = [nodes] if isinstance(nodes, torch.fx.Node) else nodes  # the condition of a while_loop
+            recorded.output_nodes.extend(nodes)
+            recorded.outputs.extend(torch.fx.map_arg(nodes, environment.__getitem__))
+            seen = [*nodes[:visible], *(node for _, node in recorded.exchanged.values())]
+            recorded.bases.update((root, environment[root]) for root in _shared_roots(seen))
+        else:
+            raise NotImplementedError(f"FX nodes of kind {node.op} do not occur in graphs from AOTAutograd: {node}")
+    return recorded
+
+
+def in_channels_last(argument: torch.Tensor) -> bool:
+    """Whether the memory of an argument holds dimension 1 last: a buffer on the device that does (`Value`), or a plain
+    tensor with such strides."""
+    if argument.device.type == "xla":
+        return _is_functional(argument) and unwrap(argument).handle.value.channels_last
+    if argument.dim() != 4 or argument.is_contiguous():
+        return False
+    return argument.is_contiguous(memory_format=torch.channels_last)
+
+
+def _whole(node: torch.fx.Node, environment: dict[torch.fx.Node, Any]) -> XLATensor:
+    """What `as_strided` sees: all of the memory that a node is a view of, beyond what the view shows."""
+    root = environment[_root(node)]
+    seen = environment[node]
+    return root if isinstance(root, XLATensor) and root.spec.dtype == seen.spec.dtype else seen
+
+
+def _of_whole_memory(
+    whole: XLATensor, seen: XLATensor, size: Any, stride: Any, storage_offset: Any = None
+) -> tuple[Any, ...]:
+    """The arguments of an `as_strided` of `seen` as they are for its whole memory."""
+    return whole, size, stride, seen.spec.offset if storage_offset is None else storage_offset
+
+
+_is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
+    """A result with the strides that the graph was made for, on which its views rely. Those that the operator's meta
+    kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example."""
+    if not isinstance(value, XLATensor) or node.target in _WRONG_STRIDES:
+        return value
+    spec, stride = value.spec, _strides(node, sizes, value)
+    if stride == spec.stride:
+        return value
+    return make(value.handle, TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, spec.offset))
+
+
+def _strides(node: torch.fx.Node, sizes: Sizes, argument: torch.Tensor) -> tuple[int, ...]:
+    """The strides that the graph was made for; those of a saved activation may differ (see `trace`)."""
+    fake = node.meta.get("val")
+    strides = sizes.ints(fake.stride()) if isinstance(fake, torch.Tensor) else None
+    return argument.stride() if strides is None else strides
+
+
+def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
+    found: Any = gm
+    for name in target.split("."):
+        found = getattr(found, name)
+    return found
+
+
+#: name of a higher-order operator → function of its arguments, graphs and traced tensors (`control_flow.py`)
+_higher_order: dict[str, Callable[..., Any]] = {}
+
+
+def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers what records a higher-order operator of torch's."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _higher_order[name] = function
+        return function
+
+    return register
+
+
+def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if target is aten._local_scalar_dense.default:
+            raise NotImplementedError(
+                "a number read from a tensor inside of one graph cannot be used on by backend='openxla': leave "
+                "torch._dynamo.config.capture_scalar_outputs off (the default), so that the graph breaks there"
+            )
+        if target is torch.ops.prims.convert_element_type.default:  # of a Python number that became an input
+            target, args, kwargs = aten._to_copy.default, args[:1], {"dtype": args[1]}
+        if target is aten._to_copy.default and not isinstance(args[0], torch.Tensor):  # vmap's, of a constant number
+            target, args = aten.full.default, ([], args[0])
+        return dispatch.dispatch(XLATensor, target, (), args, kwargs)
+    if target is with_effects:  # a token keeps operators that may raise in order: so does our graph, without one
+        _, effectful, *rest = args
+        results = dispatch.dispatch(XLATensor, effectful, (), tuple(rest), kwargs)
+        return (None, *results) if isinstance(results, tuple) else (None, results)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        known = _higher_order.get(target.name())
+        if known is not None:
+            return known(*args, **kwargs)
+        raise NotImplementedError(
+            f"the higher-order operator {target} is not supported by backend='openxla' yet: keep it out of the "
+            "compiled function (torch.compiler.disable), or run that part on the lazy device"
+        )
+    return target(*args, **kwargs)  # type: ignore[operator]  # getitem and arithmetic on sizes
+
+
+class _Outputs:
+    """Says of each output where it comes from, and whom it shares memory with."""
+
+    def __init__(self, recorded: _Recorded, device: Device, live: Sequence[Handle], sizes: Sizes):
+        self._recorded = recorded
+        self._device = device
+        self._sizes = sizes
+        self._results = {id(handle): number for number, handle in enumerate(live)}
+        self._roots: dict[int, torch.fx.Node] = {}  # result → the node that its memory belongs to
+        self._groups: dict[torch.fx.Node, int] = {}  # root of fresh outputs → number of the memory
+
+    def source(self, value: XLATensor, node: Any) -> Output:
+        """What is written to an argument. It is copied there, so whom it shares memory with does not matter."""
+        result = self._results.get(id(value.handle))
+        if result is not None:
+            return Output(result, None, value.spec, self._device.torch_device)
+        return self.describe(value, node, True)._replace(itself=False)
+
+    def describe(self, value: Any, node: Any, visible: bool, alias: bool = False) -> Output:
+        """One of the graph's outputs.
+
+        Args:
+            alias: where it is a view of an argument it shares its memory.
+        """
+        if not isinstance(value, XLATensor):
+            return Output(None, None, None, None, value)
+        fake = node.meta.get("val")
+        target = fake.device if isinstance(fake, torch.Tensor) else self._device.torch_device
+        like = None if node.target in _WRONG_STRIDES else fake
+        spec = self._spec(value, like) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
+        recorded = self._recorded
+        root = _root(node)
+        argument = recorded.position.get(id(value.handle.value))
+        if alias and root.op == "placeholder" and node is not root:
+            number = recorded.position[id(recorded.arguments[root].handle.value)]
+            whole = self._spec(recorded.arguments[root], root.meta.get("val"))
+            result = self._results.get(id(value.handle))
+            itself = Output(None, number, whole, target, itself=True)
+            views = self._view_calls(node)
+            return Output(result, argument, spec, target, base=itself, detached=_is_detached(node), views=views)
+        if argument is not None and root.op == "placeholder":
+            return Output(None, argument, spec, target, itself=node is root)
+        result = self._results.get(id(value.handle))  # None where it has the value of an argument, or a constant one
+        made = Output(result, argument, spec, target, value if result is None and argument is None else None)
+        if visible and node is not root and root in recorded.bases:
+            base = self.describe(recorded.bases[root], root, visible)
+            return made._replace(base=base, detached=_is_detached(node), views=self._view_calls(node))
+        if result is None:
+            return made._replace(fresh=True, shared=self._groups.setdefault(root, len(self._groups)))
+        fresh = self._roots.setdefault(result, root) is not root
+        return made._replace(fresh=fresh)
+
+    def _view_calls(self, node: torch.fx.Node) -> tuple[ViewCall, ...]:
+        """From the root on, if there are some among them that `as_strided` cannot stand for."""
+        chain = list(_views(node))[:-1]
+        if not any(view.target in _NOT_STRIDED for view in chain):
+            return ()
+        return tuple(self._recorded.views[view] for view in reversed(chain))
+
+    def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
+        """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
+        spec = value.spec
+        if isinstance(fake, torch.Tensor):
+            stride, offset = self._sizes.ints(fake.stride()), self._sizes.ints([fake.storage_offset()])
+            if stride is not None and offset is not None:
+                return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
+        return spec
+
+
+#: Operators whose meta kernels give other strides than the CPU's (torch 2.13); those that are inferred here are right.
+_WRONG_STRIDES = frozenset({aten.max_unpool2d.default, aten.nonzero_static.default})
+
+
+#: Views of another dtype or with other values than the memory holds.
+_NOT_STRIDED = frozenset(
+    {
+        aten.view.dtype,
+        aten.view_as_real.default,
+        aten.view_as_complex.default,
+        aten._conj.default,
+        aten._neg_view.default,
+    }
+)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a node is a view of, or one of several views. `_unsafe_view` says that it is none, since what it is taken of
+    is meant to have no other user; where AOTAutograd has written to its result there are several of one tensor."""
+    if node.op != "call_function":
+        return None
+    source: Any = node.args[0] if node.target is operator.getitem else node
+    target = source.target
+    if not (isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)):
+        return None
+    return node.args[0]  # type: ignore[return-value]
+
+
+def _views(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The node, what it is a view of, and so on."""
+    current: torch.fx.Node | None = node
+    while current is not None:
+        yield current
+        current = _viewed(current)
+
+
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that makes the memory which `node` is a view of."""
+    *_, root = _views(node)
+    return root
+
+
+def _is_detached(node: torch.fx.Node) -> bool:
+    return any(view.target is aten.detach.default for view in _views(node))
+
+
+def _shared_roots(nodes: Sequence[Any]) -> list[torch.fx.Node]:
+    """The nodes of which several of these are views, or one of these and a view of it."""
+    users: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    for node in nodes:
+        if isinstance(node, torch.fx.Node):
+            users.setdefault(_root(node), set()).add(node)
+    return [root for root, found in users.items() if len(found) > 1 and root.op == "call_function"]
