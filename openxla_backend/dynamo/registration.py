@@ -20,6 +20,7 @@ from . import traced_files
 from .interrupted import restore_threads
 from .optimizers import count_on_device
 from .recurrent_layers import trace_layers
+from .scalar_writes import keep_scalar_writes
 from .step_capture import trace_steps
 
 
@@ -40,6 +41,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     count_on_device()
     trace_steps(backends)
     trace_layers(backends)
+    keep_scalar_writes(backends)
 
 
 def _name_files() -> None:
