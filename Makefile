@@ -51,22 +51,22 @@ test-ops: setup
 	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status
 
 test-models: setup
-	$(BIN)/python -m pytest -m long tests/openxla_backend/test_step_models.py $(TESTS)
+	$(BIN)/python -m pytest -m long tests/openxla_backend/dynamo/test_step_models.py $(TESTS)
 
 test-gradients: setup
 	$(BIN)/python -m pytest -m "long or not long" tests/gradients $(TESTS)
 
 test-faults: setup
-	$(BIN)/python -m pytest -m long tests/lazy_runtime/distributed/test_faults.py $(TESTS)
+	$(BIN)/python -m pytest -m long tests/lazy_runtime/processes/test_faults.py $(TESTS)
 
 test-threads: setup
 	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m long tests/lazy_runtime/test_threads.py $(TESTS)
 
 test-hostile: setup
-	$(BIN)/python -m pytest -m "long or not long" tests/hostile tests/lazy_runtime/test_interrupts.py \
-	  tests/lazy_runtime/test_forking.py tests/lazy_runtime/test_queues.py \
-	  tests/lazy_runtime/test_capacity.py tests/lazy_runtime/test_execute.py $(TESTS)
-	$(BIN)/python -m pytest tests/lazy_runtime/test_aten_bridge.py -k locale
+	$(BIN)/python -m pytest -m "long or not long" tests/hostile tests/lazy_runtime/common/test_interrupts.py \
+	  tests/lazy_runtime/common/test_forking.py tests/lazy_runtime/dispatcher/test_queues.py \
+	  tests/lazy_runtime/compilation/test_capacity.py tests/lazy_runtime/execution/test_execute.py $(TESTS)
+	$(BIN)/python -m pytest tests/lazy_runtime/lowering/test_aten_bridge.py -k locale
 	CPU_NUM_DEVICES=4 $(BIN)/python -m pytest -m "long or not long" tests/lazy_runtime/test_threads.py $(TESTS)
 
 sanitize: setup

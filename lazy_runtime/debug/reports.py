@@ -32,7 +32,7 @@ _CAUSES = {
     "regions/compiling.py:_execute": "torch_xla.compile",
     "torch_xla/experimental/eager.py": "switch to or from eager mode",
     "torch_xla/core/xla_model.py": "user torch_xla.sync",
-    "torch_xla.py": "user torch_xla.sync",
+    "torch_xla/torch_xla.py": "user torch_xla.sync",
     "recording/fallback.py": "an operator without a lowering runs on the CPU",
 }
 _registered: dict[str, str] = {}  # file → what is being done in it, whoever has called it

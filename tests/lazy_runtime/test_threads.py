@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-import threads
 
 from lazy_runtime.execution import execute
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.recording import dispatch
+from tests.lazy_runtime import threads
 
 
 @pytest.mark.parametrize("mode", threads.MODES)

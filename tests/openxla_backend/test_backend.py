@@ -4,10 +4,10 @@ import gc
 
 import pytest
 import torch
-from helpers import assert_same, check, compiled, counting, to
 from torch.autograd import forward_ad
 
 from openxla_backend import backend
+from tests.openxla_backend.helpers import assert_same, check, compiled, counting, to
 
 
 def test_module(device):

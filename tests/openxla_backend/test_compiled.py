@@ -3,7 +3,8 @@
 import threading
 
 import torch
-from helpers import assert_same, compiled, counting
+
+from tests.openxla_backend.helpers import assert_same, compiled, counting
 
 WORK = ("DynamoExtractCompiledGraph", "UncachedCompile", "ExecuteComputation")
 ONE_RUN = {"DynamoExtractCompiledGraph": 0, "UncachedCompile": 0, "ExecuteComputation": 1}

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import counting
 from torch import nn
-from trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
 import lazy_runtime
 from lazy_runtime.common import metrics, output
 from lazy_runtime.torch_xla import runtime
+from tests.openxla_backend.helpers import counting
+from tests.openxla_backend.trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
 both = functools.partial(both, compile=lazy_runtime.compile)
 sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)

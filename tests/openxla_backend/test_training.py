@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from helpers import assert_same, compiled, counting, to
+
+from tests.openxla_backend.helpers import assert_same, compiled, counting, to
 
 # torch's own, while Dynamo traces: it looks at `.grad` of any tensor, and instantiates autograd functions
 pytestmark = [

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from helpers import counting
 from torch import nn
+
+from tests.openxla_backend.helpers import counting
 
 ONE = {"ExecuteComputation": 1, "UncachedCompile": 0, "DynamoExtractCompiledGraph": 0}
 OPENXLA = functools.partial(torch.compile, backend="openxla")

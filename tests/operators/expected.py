@@ -40,11 +40,11 @@ TORCH_IS_WRONG: dict[str, str] = {
     "native_batch_norm_backward": (
         "of one image, as in instance norm, with a gradient whose strides are ambiguous (after "
         "`flatten(2).transpose(1, 2)`: (2, 1, 6, 2) for `x` of (1, 2, 2, 3)), the elements of the gradient are read in "
-        "another order (torch 2.13). `tests/lazy_runtime/ops/test_norm.py`"
+        "another order (torch 2.13). `tests/lazy_runtime/ops/nn/test_norm.py`"
     ),
     "hardsigmoid_backward": (
         "of float64, the factor 1/6 is rounded to float32: 3e-8 of the gradient. "
-        "`tests/lazy_runtime/ops/test_pointwise.py`"
+        "`tests/lazy_runtime/ops/elementwise/test_pointwise.py`"
     ),
 }
 

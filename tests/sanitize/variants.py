@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 #: The tests of the C++ part: what writes, what records, the bridge, and each kernel.
 NATIVE = (
     "tests/lazy_runtime/native",
-    "tests/lazy_runtime/test_aten_bridge.py",
-    "tests/lazy_runtime/test_recording.py",
+    "tests/lazy_runtime/lowering/test_aten_bridge.py",
+    "tests/lazy_runtime/recording/test_recording.py",
     *(
-        f"tests/lazy_runtime/ops/test_{kernel}.py"
+        f"tests/lazy_runtime/ops/{kernel}.py"
         for kernel in (
-            "attention_native",
-            "batch_statistics",
-            "depthwise_gradient",
-            "direct",
-            "few_rows",
-            "outer_products",
-            "winograd",
-            "winograd_gradient",
+            "linalg/test_skinny_matmul",
+            "linalg/test_small_k_matmul",
+            "nn/test_attention_native",
+            "nn/test_batch_statistics",
+            "nn/test_depthwise_gradient",
+            "nn/test_direct_convolution",
+            "nn/test_winograd",
+            "nn/test_winograd_gradient",
         )
     ),
 )

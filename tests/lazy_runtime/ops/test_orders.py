@@ -8,10 +8,10 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from comparison import check, fresh, rand
 
 import lazy_runtime
 from lazy_runtime.compilation import compiler
+from tests.lazy_runtime.ops.comparison import check, fresh, rand
 
 
 def _rearranged(x: torch.Tensor, pick: random.Random, steps: int = 6) -> torch.Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 import torch
-from comparison import check, rand
 
 from lazy_runtime.ops import registry
 from lazy_runtime.ops.registry import Promotion, lookup, op, overload, pointwise
 from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor.xla_tensor import unwrap
+from tests.lazy_runtime.ops.comparison import check, rand
 
 aten = torch.ops.aten
 
