@@ -11,10 +11,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from lazy_runtime.cache import disk_cache
 from lazy_runtime.common import config, metrics
 from lazy_runtime.common.errors import DataDependentError
 from lazy_runtime.compilation import compiler, programs
+from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.debug import compiling
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.regions import compiling as regions
@@ -150,7 +150,8 @@ class CompiledGraph:
         if device.torch_device.type != "xla":
             # what the user sees has torch's strides anyway; what is saved for the backward graph is free
             saved = frozenset(program.saved(self._visible))
-            return HostRun(program, self._executable(program, saved, drop), self._static)
+            plan = CompilePlan(program.graph, saved, origin.scopes(program))
+            return HostRun(program, self._executable(plan, program, drop), self._static)
         elsewhere = [
             number
             for number, argument in enumerate(arguments)
@@ -158,27 +159,21 @@ class CompiledGraph:
         ]
         # else it may be a part of the program that it is in
         by_itself = self._updated is None and not (device.deferred or regions.is_tracing() or device.grid is not None)
-        place = compiler.place_of(program.graph, None) if by_itself else compiler.NOT_ASKED
+        plan = CompilePlan(program.graph, None, origin.scopes(program))
         run = DeviceRun(
             program,
-            lambda: self._executable(program, None, drop, place),
+            lambda: self._executable(plan, program, drop),
             frozenset(elsewhere),
             self._updated,
             self._ends_step,
         )
         if by_itself:
-            run.prepare(is_on_disk=place is not None and place.is_taken())
+            is_known = compiler.known(program.graph, None) is not None
+            run.prepare(is_on_disk=not is_known and plan.place is not None and plan.place.is_taken())
         return run
 
-    def _executable(
-        self,
-        program: fx.Program,
-        keep_layout: frozenset[int] | None,
-        drop: Callable[[], None],
-        place: disk_cache.Place | None = compiler.NOT_ASKED,
-    ) -> compiler.Executable:
-        with origin.named(program):
-            executable = compiler.executable(program.graph, keep_layout, place, drop)
+    def _executable(self, plan: CompilePlan, program: fx.Program, drop: Callable[[], None]) -> compiler.Executable:
+        executable = compiler.executable(plan.graph, plan.keep_layout, drop, plan)
         if executable.is_new:
             compiling.ready(executable, origin.origin(self.region, program))
         return executable

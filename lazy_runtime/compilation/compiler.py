@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..cache import disk_cache
 from ..common import forking, interrupts, metrics
 from ..ir import dtypes, scalar_deduplication
 from ..ir.graph import Graph
 from ..lowering import aten_bridge, checks
 from ..platform import host_memory
 from ..processes import collective_log, multihost_arrays, process_job, watchdog
-from . import capacity, donation, fusion_emitters, lower, programs
+from . import capacity, fusion_emitters, lower, programs
+from .plan import CompilePlan
 
 #: Called with each graph that is about to be executed.
 before_execution: list[Callable[[Graph], None]] = []
@@ -67,9 +67,13 @@ class Executable:
     )
 
     def __init__(
-        self, graph: Graph, compiled: jax.stages.Compiled, physical: frozenset[int], checked: Sequence[checks.Check]
+        self,
+        plan: CompilePlan,
+        compiled: jax.stages.Compiled,
+        physical: frozenset[int],
+        checked: Sequence[checks.Check],
     ):
-        self.graph = graph
+        self.graph = graph = plan.graph
         self.checks = checked
         self.fallible = tuple(number for number, call in enumerate(graph.calls) if call.fallible)
         self.located = tuple(number for number, call in enumerate(graph.calls) if call.located)
@@ -84,10 +88,10 @@ class Executable:
         if self.is_collective and graph.device.team is None:
             self.together = collective_log.of(graph, process_job.ranks(graph.device), process_job.place().rank)
         self.spanning = multihost_arrays.of_graph(graph) if graph.device.spans_processes else None
-        order = _order(graph)
+        order = plan.order
         #: for each output of the graph, which of the program's results it is
         self._places = None if order is None else sorted(range(len(order)), key=order.__getitem__)
-        self._is_of_kernels = lower.is_of_kernels(graph)
+        self._is_of_kernels = plan.is_of_kernels
         self.compile_ns = 0
         self.is_new = True
         self.used = programs.now()
@@ -177,17 +181,6 @@ class Executable:
 _executables = programs.Programs()
 
 
-#: For `executable`: nobody has asked `place_of` yet.
-NOT_ASKED: Any = object()
-
-
-def place_of(graph: Graph, keep_layout: frozenset[int] | None) -> disk_cache.Place | None:
-    """Where the graph's executable is on disk or would be; None if it is not kept there, or is known already."""
-    if graph.is_collective or graph.device.spans_processes or _executables.get((graph, keep_layout, None)) is not None:
-        return None
-    return disk_cache.find(graph, keep_layout, fusion_emitters.known(graph.device.platform))
-
-
 def known(graph: Graph, keep_layout: frozenset[int] | None) -> Executable | None:
     """The executable of a graph, if this process has it."""
     return _executables.get((graph, keep_layout, None))
@@ -196,16 +189,16 @@ def known(graph: Graph, keep_layout: frozenset[int] | None) -> Executable | None
 def executable(
     graph: Graph,
     keep_layout: frozenset[int] | None = frozenset(),
-    place: disk_cache.Place | None = NOT_ASKED,
     drop: Callable[[], None] | None = None,
+    plan: CompilePlan | None = None,
 ) -> Executable:
     """The executable of a graph, compiled if it is not known yet.
 
     Args:
         keep_layout: numbers of the results that may be channels last (`Executable.physical` says which are), None for
             all; the others have torch's order.
-        place: what `place_of` gives, if that was asked already.
         drop: how the compiled function that asks for it lets go of it (`programs.py`).
+        plan: of the graph and the layout, if there is one already.
     """
     team = graph.device.team
     if team is not None and not graph.is_collective:
@@ -217,52 +210,43 @@ def executable(
         if drop is not None:
             found.drops.append(drop)
         return found
+    if plan is None:
+        plan = CompilePlan(graph, keep_layout)
     settled = scalar_deduplication.settled(graph)
     if settled is not graph:
-        return executable(settled, keep_layout, drop=drop)
+        return executable(settled, keep_layout, drop, plan.of(settled))
     if team is not None:
-        shared = team.share(graph, lambda: _compile_counted(graph, keep_layout))
+        shared = team.share(graph, lambda: _compile_counted(plan))
         physical = frozenset(number for number, is_last in enumerate(shared.physical) if is_last)
-        return _executables.keep(key, Executable(graph, shared.compiled, physical, shared.checks), drop)
-    if place is NOT_ASKED:
-        place = place_of(graph, keep_layout)
+        return _executables.keep(key, Executable(plan, shared.compiled, physical, shared.checks), drop)
     with interrupts.deferred():  # what was compiled meanwhile is kept
-        found = _load(graph, keep_layout, place) or _compile_counted(graph, keep_layout, place)
-        return _executables.keep(key, found, drop)
+        return _executables.keep(key, _load(plan) or _compile_counted(plan), drop)
 
 
-def _load(graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None) -> Executable | None:
+def _load(plan: CompilePlan) -> Executable | None:
     """The executable of a graph from the disk; None if it is not there."""
-    loaded = place.load() if place is not None else None
+    loaded = plan.place.load() if plan.place is not None else None
     if loaded is None:
         return None
     metrics.count("CachedCompile")  # as PyTorch/XLA counts it
-    checked = _Retraced(loaded.checks, graph, keep_layout)
-    return Executable(graph, loaded.compiled, loaded.physical, checked)
+    return Executable(plan, loaded.compiled, loaded.physical, _Retraced(loaded.checks, plan.of(plan.graph)))
 
 
-def _compile_counted(
-    graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None = None
-) -> Executable:
+def _compile_counted(plan: CompilePlan) -> Executable:
     metrics.count("UncachedCompile")
-    return compile_graph(graph, keep_layout, place)
+    return compile_graph(plan)
 
 
-def compile_graph(
-    graph: Graph, keep_layout: frozenset[int] | None, place: disk_cache.Place | None = None
-) -> Executable:
-    """Traces the graph with jax and compiles it with XLA for the graph's device.
-
-    Args:
-        place: where to keep it on disk.
-    """
+def compile_graph(plan: CompilePlan) -> Executable:
+    """Traces the graph with jax, compiles it with XLA for the graph's device, and keeps it on disk."""
+    graph = plan.graph
     capacity.refuse_results(graph)
     physical: set[int] = set()
     checked: list[checks.Check] = []
     checks.compile_began = began = time.perf_counter_ns()
     # by its arguments jax knows where a program is to run; there may be none
     with dtypes.x64(), jax.default_device(graph.device.jax_device):
-        function = _of_ranks(graph, lower.to_function(graph, keep_layout, physical, checked))
+        function = _of_ranks(plan, lower.to_function(plan, physical, checked))
         lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         interrupts.raise_caught()
         compiled = _compile(lowered, fusion_emitters.options(graph, lowered), dict(graph.options))
@@ -270,32 +254,27 @@ def compile_graph(
     took = time.perf_counter_ns() - began
     metrics.record("CompileTime", took)
     metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)
-    if place is not None:
-        place.store(lowered, compiled, physical, len(checked))
-    found = Executable(graph, compiled, frozenset(physical), tuple(checked))
+    if plan.place is not None:
+        plan.place.store(lowered, compiled, physical, len(checked))
+    found = Executable(plan, compiled, frozenset(physical), tuple(checked))
     found.compile_ns = took
     return found
 
 
-def lowered(graph: Graph) -> jax.stages.Lowered:
+def lowered(plan: CompilePlan) -> jax.stages.Lowered:
     """The graph as StableHLO, to be looked at."""
     with dtypes.x64():
-        return jax.jit(_of_ranks(graph, lower.to_function(graph, frozenset(), set(), []))).lower(*_arguments(graph))
+        return jax.jit(_of_ranks(plan, lower.to_function(plan, set(), []))).lower(*_arguments(plan.graph))
 
 
-def _order(graph: Graph) -> tuple[int, ...] | None:
-    """The order of the program's results (`donation.order`); None for the graph's."""
-    is_alone = not graph.is_collective and graph.device.grid is None and graph.results is None
-    return donation.order(graph) if is_alone else None
-
-
-def _of_ranks(graph: Graph, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def _of_ranks(plan: CompilePlan, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """The function of a graph; of one with collectives, what all ranks of the job compute with it, each on arrays of
-    its own (`job.sharding`); of one over a grid, with the shardings that its results are to have."""
+    its own (`process_job.sharding`); of one over a grid, with the shardings that its results are to have."""
+    graph = plan.graph
     if graph.results is not None:
         return lambda *arguments: _lying(graph, function(*arguments))
     if not graph.is_collective:
-        return _ordered(function, _order(graph))
+        return _ordered(function, plan.order)
     mesh, spec = process_job.sharding(graph.device).mesh, jax.sharding.PartitionSpec()
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
@@ -347,10 +326,9 @@ class _Retraced(Sequence[checks.Check]):
     """The checks of a program that was not traced in this process. They make exceptions, which are code, so the graph
     is traced for them when one has failed."""
 
-    def __init__(self, length: int, graph: Graph, keep_layout: frozenset[int] | None):
+    def __init__(self, length: int, plan: CompilePlan):
         self._length = length
-        self._graph = graph
-        self._keep_layout = keep_layout
+        self._plan = plan
         self._checks: list[checks.Check] = []
 
     def __len__(self) -> int:
@@ -359,9 +337,9 @@ class _Retraced(Sequence[checks.Check]):
     def __getitem__(self, number: Any) -> Any:
         if not self._checks:
             found: list[checks.Check] = []
-            function = _of_ranks(self._graph, lower.to_function(self._graph, self._keep_layout, set(), found))
+            function = _of_ranks(self._plan, lower.to_function(self._plan, set(), found))
             with dtypes.x64():
-                jax.eval_shape(function, *_arguments(self._graph))
+                jax.eval_shape(function, *_arguments(self._plan.graph))
             self._checks = found
         return self._checks[number]
 
@@ -405,4 +383,4 @@ let_go = _executables.let_go
 
 
 forking.refuse_in_child(Executable, "start")
-forking.refuse_in_child(sys.modules[__name__], "executable", "place_of", "compile_graph")
+forking.refuse_in_child(sys.modules[__name__], "executable", "compile_graph")

@@ -9,19 +9,20 @@ written. So the results are put in an order in which each update comes back to w
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..ir.flat import Flat
 from ..ir.graph import Call, Graph
 from ..ir.spec import TensorSpec
 
 
-def order(graph: Graph) -> tuple[int, ...] | None:
-    """The order in which the results are to stand, as numbers of the graph's outputs; None for as they are."""
-    if not graph.donated:
-        return None
+def order(graph: Graph, found: Mapping[int, int]) -> tuple[int, ...] | None:
+    """The order in which the results are to stand, as numbers of the graph's outputs; None for as they are.
+
+    Args:
+        found: what `updates` gives.
+    """
     specs = graph.output_specs()
-    found = updates(graph, Flat(graph))
     taken = set(found.values())
     free: dict[tuple, collections.deque[int]] = collections.defaultdict(collections.deque)
     for number, spec in enumerate(specs):
@@ -40,10 +41,13 @@ def order(graph: Graph) -> tuple[int, ...] | None:
     return None if places == tuple(range(len(places))) else places
 
 
-def updates(graph: Graph, flat: Flat) -> dict[int, int]:
+def updates(graph: Graph, flat: Flat, origin: Mapping[int, int]) -> dict[int, int]:
     """Donated leaf → the number of the output that updates it. Of several that seem to, it is the one made last: a
-    gradient looks like an update as well, where a weight is multiplied by one of its kind."""
-    origin = origins(graph, flat)
+    gradient looks like an update as well, where a weight is multiplied by one of its kind.
+
+    Args:
+        origin: what `origins` gives.
+    """
     donated = set(graph.donated)
     made = sorted((value, number) for number, value in enumerate(flat.outputs))
     pairs = [(origin.get(value), number) for value, number in made]

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..ir.flat import Flat, Path
-from ..ir.graph import Graph
 from ..lowering import aten_bridge
-from . import donation
+from .plan import CompilePlan
 
 #: Elements of a leaf from which on a copy costs more than a call.
 LEAST = 1 << 14
 
 
-class Overwriting:
+class DonationOrdering:
     """What the lowering of one graph waits for where.
 
     Attributes:
@@ -35,20 +34,19 @@ class Overwriting:
         kept: operator → those of its results that are waited for, by their place among them.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, plan: CompilePlan):
         self.waiting: dict[Path, dict[int, list[int]]] = collections.defaultdict(dict)
         self.kept: dict[Path, dict[int, int]] = collections.defaultdict(dict)
         self._values: dict[int, Any] = {}
         self._path: Path = ()
-        if graph.device.platform == "cpu" and graph.donated and aten_bridge.available():
-            self._plan(graph)
+        if plan.graph.device.platform == "cpu" and plan.graph.donated and aten_bridge.available():
+            self._find(plan)
 
-    def _plan(self, graph: Graph) -> None:
-        flat = Flat(graph)
-        origins = donation.origins(graph, flat)
+    def _find(self, plan: CompilePlan) -> None:
+        graph, flat, origins = plan.graph, plan.flat, plan.origins
         before = _before(flat)
         readers = _readers(flat)
-        for leaf, output in donation.updates(graph, flat).items():
+        for leaf, output in plan.updates.items():
             if math.prod(graph.leaves[leaf].shape) < LEAST or flat.outputs[output] < 0:
                 continue
             first = _first(flat, origins, leaf, flat.outputs[output])

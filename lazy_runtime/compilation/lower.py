@@ -16,7 +16,8 @@ from ..ir import dtypes
 from ..ir.graph import Call, Graph, Nested
 from ..ir.spec import TensorSpec
 from ..lowering import aten_bridge, checks, layout
-from .donation_ordering import Overwriting
+from .donation_ordering import DonationOrdering
+from .plan import CompilePlan
 
 
 class LoweringError(RuntimeError):
@@ -34,33 +35,14 @@ class LoweringError(RuntimeError):
 
 class _Thread(threading.local):
     """Attributes:
-    scopes: for each call of what is lowered next in this thread, what its instructions are named after in HLO's
-        metadata; empty for nothing (`XLA_HLO_DEBUG`). Those of a call that is a whole graph have names of their own.
     name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
-    overwriting: of the graph that is lowered now.
     """
 
-    scopes: Sequence[str] = ()
     name = ""
-    overwriting: Overwriting | None = None
 
 
 thread = _Thread()
 _NOTHING = contextlib.nullcontext()
-
-#: How the names begin of operators that bring a weight into the order that kernels want.
-_PACKING = tuple(f"lazy_runtime::{name}" for name in ("pack", "winograd", "pointwise", "depthwise"))
-
-#: How the names begin of operators that are kernels on the CPU as a rule, and no products of matrices.
-_OTHER_KERNELS = (
-    *_PACKING,
-    "aten::convolution",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "lazy_runtime::attention",
-)
-
-#: Elements of an operand from which on a product may be a kernel's.
-_MANY = 1 << 12
 
 
 def graph_name() -> str:
@@ -68,9 +50,7 @@ def graph_name() -> str:
     return thread.name or "SyncTensorsGraph"  # PyTorch/XLA's
 
 
-def to_function(
-    graph: Graph, keep_layout: frozenset[int] | None, physical: set[int], checked: list[checks.Check]
-) -> Callable[..., list[Any]]:
+def to_function(plan: CompilePlan, physical: set[int], checked: list[checks.Check]) -> Callable[..., list[Any]]:
     """The jax function (leaves..., floats, ints) → outputs of the graph, and `checks.Collector.flag` if it checks
     anything. With collectives it has one more argument, an int32 0 (`Collector.zero`).
 
@@ -78,15 +58,15 @@ def to_function(
     arguments if there are none.
 
     Args:
-        keep_layout: numbers of the outputs that may be left channels last, None for all. One that takes a donated
-            buffer never is.
-        physical: receives, when jax traces the function, the numbers of those that are.
+        plan: of the graph. An output that takes a donated buffer is never channels last.
+        physical: receives, when jax traces the function, the numbers of the outputs that are.
         checked: receives what the program checks.
     """
+    graph, keep_layout = plan.graph, plan.keep_layout
 
     def function(*arguments: Any) -> list[Any]:
         is_sharded = graph.device.grid is not None
-        bridge = aten_bridge.lowering(is_sharded, is_of_kernels(graph), has_other_kernels(graph))
+        bridge = aten_bridge.lowering(is_sharded, plan.is_of_kernels, plan.has_other_kernels)
         with dtypes.narrowing(graph.device.narrows), bridge:
             return run(arguments)
 
@@ -100,12 +80,8 @@ def to_function(
         ints = next(numbers) if graph.ints else ()
         with checks.Collector() as collector:
             collector.zero = next(numbers) if graph.is_collective else None
-            scopes = thread.scopes if len(thread.scopes) == len(graph.calls) else ()
-            outer, thread.overwriting = thread.overwriting, Overwriting(graph)
-            try:
-                results = evaluate(graph, leaves, floats, ints, collector, scopes)
-            finally:
-                thread.overwriting = outer
+            collector.ordering = DonationOrdering(plan)
+            results = evaluate(graph, leaves, floats, ints, collector, plan.scopes)
         for number, result in enumerate(results):
             allowed = keep_layout is None or number in keep_layout
             if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
@@ -119,33 +95,6 @@ def to_function(
 
     function.__name__ = thread.name or function.__name__  # XLA's module and its dumps have it
     return function
-
-
-def is_of_kernels(graph: Graph) -> bool:
-    """Whether torch's kernels and ours, which an XLA program calls on the CPU, run in a thread of their own: it has
-    convolutions or products, and nothing in it waits for others, as Python and collectives may.
-
-    Each of XLA's threads that calls a kernel gets OpenMP workers, which stay. With more of them than processors, every
-    kernel of the process waits for its own to be woken, also the user's eager operators: a training step of a
-    mobilenet_v2 took 148 ms in XLA's threads and takes 117, and eager steps beside it 220 and 140 (two cores).
-    """
-    if graph.device.platform != "cpu" or graph.device.grid is not None or graph.is_collective:
-        return False
-    operators = [call for call in graph.all_calls() if call.nested is None]
-    return any(map(_is_heavy, operators)) and all(call.is_ours for call in operators)
-
-
-def has_other_kernels(graph: Graph) -> bool:
-    """Whether kernels of torch's or ours run between its products of matrices."""
-    return any(call.name.startswith(_OTHER_KERNELS) for call in graph.all_calls())
-
-
-def _is_heavy(call: Call) -> bool:
-    """Whether it is a convolution or a product that is not small."""
-    if call.name.startswith(_PACKING):
-        return True
-    has_products = call.meaning is not None and call.meaning[0].products
-    return has_products and any(spec.numel >= _MANY for spec in call.inputs)
 
 
 def evaluate(
@@ -164,22 +113,22 @@ def evaluate(
         number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
     """
     slots: list[Any] = []
-    overwriting = thread.overwriting
+    ordering: DonationOrdering | None = collector.ordering
     next_operand = next_float = next_int = 0
     for number, call in enumerate(graph.calls):
         collector.call = number if number_of is None else number_of(number)
         operands = graph.operands[next_operand : next_operand + len(call.inputs)]
         next_operand += len(call.inputs)
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
-        if overwriting is not None:
-            arrays = overwriting.operands(number, arrays)
+        if ordering is not None:
+            arrays = ordering.operands(number, arrays)
         places = range(next_float, next_float + call.floats)
         call_floats = [floats[graph.shared[place] if graph.shared else place] for place in places]
         call_ints = [ints[next_int + i] for i in range(call.ints)]
         next_float += call.floats
         next_int += call.ints
         try:
-            inside = _NOTHING if overwriting is None or call.nested is None else overwriting.inside(number)
+            inside = _NOTHING if ordering is None or call.nested is None else ordering.inside(number)
             with inside, jax.named_scope(scopes[number]) if scopes else _NOTHING:
                 if _is_of_nothing(call):
                     results = _nothing(call)
@@ -192,8 +141,8 @@ def evaluate(
                 raise LoweringError(call, f"{type(error).__name__}: {error}") from error
             results = _nothing(call)
         _check(call, results)
-        if overwriting is not None:
-            overwriting.made(number, results)
+        if ordering is not None:
+            ordering.made(number, results)
         slots.extend(results)
     return [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in graph.outputs]
 

@@ -106,17 +106,15 @@ def scopes(nodes: Sequence[Node]) -> list[str]:
 
 
 def _lowered(numbered: Numbered) -> jax.stages.Lowered:
-    from ..compilation import compiler, lower
+    from ..compilation import compiler
+    from ..compilation.plan import CompilePlan
     from ..tensor import sharding
 
     graph = numbered.graph
     if graph.device.grid is not None and all(value.array is not None for value in numbered.leaves):
         graph = sharding.place(graph, numbered.leaves, numbered.live)
-    lower.thread.scopes = scopes(numbered.nodes) if source_locations.keep_stacks else ()
-    try:
-        return compiler.lowered(graph)
-    finally:
-        lower.thread.scopes = ()
+    plan = CompilePlan(graph, scopes=scopes(numbered.nodes) if source_locations.keep_stacks else ())
+    return compiler.lowered(plan)
 
 
 def _hlo(numbered: Numbered) -> str:

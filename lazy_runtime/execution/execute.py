@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..common import config, forking, interrupts, metrics, output, source_locations
 from ..common.skipped_by_dynamo import unseen
 from ..compilation import compiler, deferred_views, linearization, lower
+from ..compilation.plan import CompilePlan
 from ..debug import compiling, graph_saver, graphs
 from ..ir import dtypes, lifetimes, scalar_deduplication
 from ..ir.graph import Graph, Handle, Node, Value
@@ -247,14 +248,12 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     if _SAVES_GRAPHS:
         graph_saver.save(numbered)
     ints = [number for node in nodes for number in node.ints]
-    if _NAMES_LINES:
-        lower.thread.scopes = graphs.scopes(nodes)
     keep_layout: frozenset[int] | None = None
     if device.grid is not None:
         graph, keep_layout = sharding.place(graph, leaves, live), frozenset()  # shardings are of torch's dimensions
-    executable = compiler.executable(graph, keep_layout)
+    plan = CompilePlan(graph, keep_layout, graphs.scopes(nodes)) if _NAMES_LINES else None
+    executable = compiler.executable(graph, keep_layout, plan=plan)
     floats = scalar_deduplication.values(nodes, executable.graph)
-    lower.thread.scopes = ()
     new = executable.is_new
     if new:
         compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))

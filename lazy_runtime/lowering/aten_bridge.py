@@ -46,8 +46,8 @@ def lowering(sharded: bool, of_kernels: bool = False, other_kernels: bool = Fals
 
     Args:
         sharded: it is sharded over devices.
-        of_kernels: its calls of kernels go to a thread of their own (`native/kernel_thread.h`, `lower.is_of_kernels`).
-        other_kernels: it has kernels that are no products of matrices (`lower.has_other_kernels`).
+        of_kernels: its calls of kernels go to a thread of their own (`native/kernel_thread.h`).
+        other_kernels: it has kernels that are no products of matrices.
     """
     before = _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels
     _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels = sharded, of_kernels, other_kernels

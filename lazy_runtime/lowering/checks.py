@@ -49,12 +49,15 @@ class Collector:
         call: the call that is being lowered.
         zero: of a program with collectives, an input that is 0, which XLA does not know.
         after: what the next collective has to wait for, also a 0; None for nothing.
+        ordering: what waits in the program for those who read a donated buffer (`donation_ordering.py`); None where
+            nothing does.
     """
 
     def __init__(self) -> None:
         self.call = 0
         self.zero: Any = None
         self.after: Any = None
+        self.ordering: Any = None
         self.checks: list[Check] = []
         self._failed: list[Any] = []
         self._values: list[Any] = []

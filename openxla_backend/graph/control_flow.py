@@ -75,17 +75,13 @@ class _Function:
             tensors[self._places[leaf]] if isinstance(leaf, int) else next(constants) for leaf in self.program.leaves
         ]
         outer = checks.current_call()
-        overwriting, lower.thread.overwriting = lower.thread.overwriting, None  # of the program around it
-        try:
-            with checks.Collector() as inner:
-                found = lower.evaluate(self.program.graph, leaves, (), ints, inner, number_of=lambda _: outer)
-                results = [
-                    found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
-                    for result, n, at in self._given
-                ]
-                flag = inner.flag() if inner.checks else _nothing_failed()
-        finally:
-            lower.thread.overwriting = overwriting
+        with checks.Collector() as inner:
+            found = lower.evaluate(self.program.graph, leaves, (), ints, inner, number_of=lambda _: outer)
+            results = [
+                found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
+                for result, n, at in self._given
+            ]
+            flag = inner.flag() if inner.checks else _nothing_failed()
         self.checks = inner.checks
         return logical(results), flag
 

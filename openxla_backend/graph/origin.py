@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._guards import CompileContext
 
 from lazy_runtime.common import config, source_locations
-from lazy_runtime.compilation import lower
 from lazy_runtime.debug.compiling import Origin
 
 if TYPE_CHECKING:
@@ -49,16 +47,6 @@ def origin(found: Region, program: Program) -> Origin:
     """What `debug.compiling.ready` wants to know of a program."""
     recorded = [source_locations.parse(line) for line in program.recorded]
     return Origin("openxla", found.key, found.name, recorded, [None] * len(program.graph.leaves))
-
-
-@contextlib.contextmanager
-def named(program: Program) -> Iterator[None]:
-    """Within the block a program is compiled with `XLA_HLO_DEBUG`'s names, where that is set."""
-    lower.thread.scopes = scopes(program)
-    try:
-        yield
-    finally:
-        lower.thread.scopes = ()
 
 
 def scopes(program: Program) -> Sequence[str]:

@@ -26,6 +26,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.compilation import compiler, lower
+from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.ir import dtypes
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.torch_xla import experimental
@@ -48,7 +49,7 @@ class Interpreted:
         numbers = [np.array(floats, np.float64)] if self.graph.floats else []
         numbers += [np.array(ints, np.int64)] if self.graph.ints else []
         with dtypes.x64(), jax.default_device(self.graph.device.jax_device):
-            results = lower.to_function(self.graph, frozenset(), set(), [])(*leaves, *numbers)
+            results = lower.to_function(CompilePlan(self.graph), set(), [])(*leaves, *numbers)
             results = [jnp.array(result, copy=True) for result in results]
         for number in self.graph.donated:
             leaves[number].delete()

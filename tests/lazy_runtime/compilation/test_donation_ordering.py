@@ -11,6 +11,7 @@ from torch import nn
 
 import lazy_runtime
 from lazy_runtime.compilation import compiler, donation_ordering
+from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.ir.flat import Flat
 
 
@@ -76,7 +77,7 @@ def test_who_is_waited_for(name):
                 lazy_runtime.sync()
         results.append((w.cpu(), y.cpu()))
     torch.testing.assert_close(*results)
-    plan = donation_ordering.Overwriting(_largest().graph)
+    plan = donation_ordering.DonationOrdering(CompilePlan(_largest().graph))
     assert sum(map(len, plan.waiting.values())) == expected
     text = _largest().compiled.as_text() or ""
     assert text.count("aten::alias") == expected
@@ -114,4 +115,4 @@ def test_operators_of_compiled_calls_are_known():
     ]
     assert len(flat.outputs) == len(graph.outputs)
     assert flat.outputs == sorted(set(flat.outputs), key=flat.outputs.index)
-    assert donation_ordering.Overwriting(graph).waiting
+    assert donation_ordering.DonationOrdering(CompilePlan(graph)).waiting

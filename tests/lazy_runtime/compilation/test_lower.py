@@ -10,6 +10,7 @@ import torch
 
 import lazy_runtime
 from lazy_runtime.compilation import lower
+from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.ir import dtypes
 from lazy_runtime.ops import registry
 from tests.lazy_runtime.graphs import buffers, number
@@ -19,7 +20,7 @@ aten = torch.ops.aten
 
 def run(numbered, *tensors, keep_layout=frozenset(), numbers=()):
     physical = set()
-    function = lower.to_function(numbered.graph, keep_layout, physical, [])
+    function = lower.to_function(CompilePlan(numbered.graph, keep_layout), physical, [])
     with dtypes.x64():
         return jax.jit(function)(*(x.handle.value.array for x in tensors), *numbers), physical
 
@@ -62,7 +63,7 @@ def test_a_leaf_that_is_channels_last():
     there.handle.value.channels_last = True
     numbered, _kept = number(lambda x: aten.slice.Tensor(x, 1, 0, 2), there)
     with dtypes.x64():
-        (result,) = jax.jit(lower.to_function(numbered.graph, frozenset(), set(), []))(x.movedim(1, -1).numpy())
+        (result,) = jax.jit(lower.to_function(CompilePlan(numbered.graph), set(), []))(x.movedim(1, -1).numpy())
     np.testing.assert_array_equal(np.asarray(result), x[:, :2].numpy())
 
 
@@ -70,9 +71,8 @@ def test_an_output_that_takes_a_donated_buffer_has_torchs_order():
     numbered, _kept, x, w = image_graph()
     taken = numbered.graph._replace(leaves=(numbered.graph.calls[0].outputs[0], *numbered.graph.leaves), donated=(0,))
     physical = set()
-    function = lower.to_function(
-        taken._replace(operands=tuple(slot - 1 if slot < 0 else slot for slot in taken.operands)), None, physical, []
-    )
+    taken = taken._replace(operands=tuple(slot - 1 if slot < 0 else slot for slot in taken.operands))
+    function = lower.to_function(CompilePlan(taken, None), physical, [])
     with dtypes.x64():
         function(jnp.zeros((2, 4, 4, 4), "float32"), x.handle.value.array, w.handle.value.array)
     assert physical == set()

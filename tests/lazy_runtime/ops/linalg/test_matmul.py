@@ -9,7 +9,7 @@ import torch
 
 from lazy_runtime import debug
 from lazy_runtime.common import config, processor
-from lazy_runtime.compilation import compiler, lower
+from lazy_runtime.compilation import compiler, kernel_thread
 from lazy_runtime.debug import compiling
 from lazy_runtime.lowering import aten_bridge, layout
 from lazy_runtime.ops.linalg import matmul
@@ -122,7 +122,7 @@ def amd(monkeypatch):
 @pytest.fixture
 def between(amd, monkeypatch):
     """And programs call other kernels too."""
-    monkeypatch.setattr(lower, "has_other_kernels", lambda graph: True)
+    monkeypatch.setattr(kernel_thread, "has_other_kernels", lambda graph: True)
 
 
 @pytest.mark.parametrize("name", OF_FLOAT32)
