@@ -182,8 +182,8 @@ def test_a_rank_that_waits_where_the_store_has_gone_ends(monkeypatch):
     thread = watchdog._Watchdog(mine)
     thread._look()
     del server
-    watchdog._waited = 2.0
-    watchdog._look()
+    thread._waited = 2.0
+    thread._look()
     (words,) = said
     assert words.startswith(
         "rank 0 has waited 1 s (XLA_JOB_TIMEOUT) for the other ranks in all_reduce(float32[4]), and"
