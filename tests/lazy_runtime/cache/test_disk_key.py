@@ -23,7 +23,7 @@ IN_A_PROCESS = """
     from lazy_runtime.platform import xla_devices
     from lazy_runtime.cache import disk_key
     seen = []
-    def executable(graph, keep_layout=frozenset(), *rest):
+    def executable(graph, keep_layout=frozenset(), *rest, **named):
         seen.append(disk_key.program(graph, keep_layout))
         return found(graph, keep_layout)
     found, compiler.executable = compiler.executable, executable
