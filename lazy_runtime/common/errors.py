@@ -38,7 +38,7 @@ def no_lowering(func: torch._ops.OpOverload) -> str:
     return (
         f"{func.name()} has no lowering to XLA yet, and cannot be called from an XLA program: move its inputs to the "
         "CPU for this operator (`x.cpu()`, then `.to(device)` on the result), or add a lowering in lazy_runtime/ops "
-        "(docs/architecture.md says how)"
+        "(CONTRIBUTING.md says how)"
     )
 
 
@@ -55,7 +55,7 @@ def strict_fallback(func: torch._ops.OpOverload, line: str) -> str:
     """For an operator without a lowering where XLA_STRICT_FALLBACK forbids to call torch's kernel instead."""
     return (
         f"{func.name()} has no lowering to XLA, and XLA_STRICT_FALLBACK forbids to call torch's CPU kernel: unset it, "
-        f"or add a lowering in lazy_runtime/ops (docs/architecture.md says how)\n  called at {line or 'no known line'}"
+        f"or add a lowering in lazy_runtime/ops (CONTRIBUTING.md says how)\n  called at {line or 'no known line'}"
     )
 
 

@@ -3,7 +3,7 @@
 On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own, or in
 float32 where that is faster still (`widening.py`). Products of float32 and float64 are torch's on Intel's processors
 (MKL); on others XLA's are the faster ones, but on AMD's those of float32 are oneDNN's in programs that call kernels for
-something else as well (docs/architecture.md).
+something else as well (docs/design/028-matmul-library.md).
 """
 
 from __future__ import annotations

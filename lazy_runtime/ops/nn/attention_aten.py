@@ -1,5 +1,5 @@
 """Attention on the CPU in torch's own kernel (flash attention), which never holds the scores, or forward in ours
-(`attention_native.py`): by what was measured (docs/architecture.md) torch's takes less than half the time of products
+(`attention_native.py`): by what was measured (docs/measurements.md) torch's takes less than half the time of products
 and softmax in XLA."""
 
 from __future__ import annotations

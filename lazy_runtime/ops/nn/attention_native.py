@@ -1,5 +1,5 @@
 """Attention on the CPU in a kernel of ours (native/attention.cpp), where oneDNN has its products for this processor: by
-what was measured (docs/architecture.md) bfloat16 takes half the time of torch's kernel, float32 nine tenths."""
+what was measured (docs/performance.md) bfloat16 takes half the time of torch's kernel, float32 nine tenths."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Convolutions, forward and backward.
 
-Four ways, by what was measured on the CPU (docs/architecture.md): a 1×1 convolution of float32 is a matrix product
+Four ways, by what was measured on the CPU (docs/measurements.md): a 1×1 convolution of float32 is a matrix product
 (`matmul.py`), with many pixels on AMD's processors aside, one of 3×3 with many pixels goes by Winograd's algorithm
 (`winograd.py`), the others run in torch's oneDNN kernels through the ATen bridge, and where there is no bridge, and on
 every other platform, in XLA's own convolution, whose gradients are jax's transposes of it. All work on channels-last

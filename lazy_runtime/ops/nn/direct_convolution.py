@@ -1,6 +1,6 @@
 """Convolutions of 1x1, and of each channel by itself, with kept weights in kernels of ours on the CPU
 (native/pointwise.cpp, native/depthwise.cpp). oneDNN's find out anew at each call what they have to do, which takes 20
-to 30 us, and after them an activation is another pass over the results (docs/architecture.md)."""
+to 30 us, and after them an activation is another pass over the results (docs/measurements.md)."""
 
 from __future__ import annotations
 
