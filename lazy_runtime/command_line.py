@@ -1,4 +1,4 @@
-"""Runs a script or a module that was written for torch_xla:
+"""Runs a script or a module that was written for torch_xla.
 
     python -m lazy_runtime [--replace] script.py [argument ...]
     python -m lazy_runtime [--replace] -m module [argument ...]

@@ -285,7 +285,7 @@ def _has_no_numbers(gm: torch.fx.GraphModule) -> bool:
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Compiling makes many objects that stay, which sets off collections of all that there are: 0.3 s each, with torch
-    and jax in the process. (Where threads compile at once, the first to end turns it on again.)"""
+    and jax in the process. Where threads compile at once, the first to end turns it on again."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -345,7 +345,8 @@ class _Retraced(Sequence[checks.Check]):
 
 
 def _compile(lowered: jax.stages.Lowered, options: dict[str, Any], users: dict[str, Any]) -> jax.stages.Compiled:
-    """
+    """Compiles a lowered program with the options of both.
+
     Args:
         options: of ours, which this XLA has.
         users: options that the user asked for (`lazy_runtime.compile(custom_compile_options=...)`).

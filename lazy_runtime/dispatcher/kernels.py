@@ -171,7 +171,8 @@ def empty_strided(
 
 
 def refuse_quantized(name: str, *args: Any, **options: Any) -> torch.Tensor:
-    """
+    """Refuses an operator that makes a quantized tensor.
+
     Raises:
         NotImplementedError: always: the operator makes a quantized tensor.
     """
@@ -283,7 +284,7 @@ def native_batch_norm(
     eps: float,
 ) -> Any:
     """`aten::native_batch_norm` writes to the running statistics without saying so in its schema, so functionalization
-    would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py.)"""
+    would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py)."""
     if running_mean is None or running_var is None:
         return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
     if not training:

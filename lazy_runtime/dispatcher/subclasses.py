@@ -29,7 +29,8 @@ _registering = threading.Lock()
 
 
 def functionalize(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """
+    """Calls an operator above functionalization.
+
     Raises:
         NotImplementedError: none of the arguments is one of our tensors.
     """

@@ -170,7 +170,8 @@ def _outcome(function: Any, *arguments: Any) -> _Outcome:
 
 
 def _first(graphs: Sequence[Graph], compile: Any) -> Any:
-    """
+    """Compiles the first of the ranks' graphs, which are alike.
+
     Raises:
         RuntimeError: they are not alike but for their devices.
     """

@@ -1,0 +1,1 @@
+"""Interrupts, forks and a damaged cache."""

@@ -92,7 +92,8 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 def require_reduction(kind: str, *dtypes: torch.dtype) -> None:
-    """
+    """Checks that a reduction exists for these dtypes.
+
     Raises:
         TypeError: there is no such reduction of one of these dtypes.
     """

@@ -68,7 +68,8 @@ def to_device(data: Any, device: torch.device, input_sharding: Any = None) -> An
 
 
 def require_spmd(input_sharding: Any) -> None:
-    """
+    """Checks that an input sharding has a grid of devices.
+
     Raises:
         RuntimeError: there is an `input_sharding` where one device stands for one.
     """

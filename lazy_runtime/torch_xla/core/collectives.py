@@ -37,7 +37,8 @@ def members(groups: Groups) -> tuple[list[int], int]:
 
 
 def _reduction(name: str, *dtypes: torch.dtype) -> str:
-    """
+    """Names a reduction of these dtypes.
+
     Raises:
         ValueError: there is no such reduction.
         TypeError: there is none of these dtypes.

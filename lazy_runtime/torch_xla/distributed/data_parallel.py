@@ -168,7 +168,8 @@ class DataParallel:
 
 
 def _device_of(module: torch.nn.Module) -> torch.device:
-    """
+    """Finds the one device of a module.
+
     Raises:
         RuntimeError: it is on several devices.
     """

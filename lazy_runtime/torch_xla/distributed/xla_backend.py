@@ -279,7 +279,8 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
         return point_to_point.begin(point_to_point.Message(*ranks, tag, tensor, is_received, _ops.transfer))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
-        """
+        """Refuses a message from any rank.
+
         Raises:
             NotImplementedError: always.
         """

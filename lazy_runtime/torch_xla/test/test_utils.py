@@ -1,4 +1,4 @@
-"""What PyTorch/XLA's example scripts print with. (Not a test: the name is PyTorch/XLA's.)"""
+"""What PyTorch/XLA's example scripts print with. The name is PyTorch/XLA's; it is no test."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def draw(x):
 
 @pytest.fixture(params=ROADS)
 def road(request):
-    """(device, function → function that goes this road)"""
+    """(device, function → function that goes this road)."""
     name = request.param
     torch._dynamo.reset()
     eager_mode(name == "eager")
