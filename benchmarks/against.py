@@ -1,5 +1,6 @@
 """Two commits measured in turns: a process for each, round by round, so that noise falls on both alike. Eager's results
-are what theirs are compared with; it is not timed."""
+are what theirs are compared with; it is not timed.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ def _log_speedups(series: Series, rounds: Array) -> Array:
 
 def _resampled(rounds: int, generator: numpy.random.Generator) -> Array:
     """Numbers of rounds drawn with replacement, a line for each draw. Whole blocks are drawn, since what disturbs one
-    round often lasts into the next."""
+    round often lasts into the next.
+    """
     length = round(rounds ** (1 / 3))
     starts = generator.integers(0, rounds, (DRAWS, -(-rounds // length), 1))
     return ((starts + numpy.arange(length)) % rounds).reshape(DRAWS, -1)[:, :rounds]

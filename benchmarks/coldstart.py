@@ -104,7 +104,8 @@ def fresh_process(road: str, cache: str, batch_size: int, image_size: int) -> St
 
 def starts(rounds: int, batch_size: int, image_size: int) -> dict[str, list[Start]]:
     """Processes one after the other, interleaved so that noise falls on all alike: by road, and whether the cache was
-    empty or full."""
+    empty or full.
+    """
     found: dict[str, list[Start]] = {}
     for _ in tqdm(range(rounds), unit="round", dynamic_ncols=True, disable=None):
         for road in ROADS:

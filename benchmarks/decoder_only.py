@@ -1,5 +1,6 @@
 """A small Llama-like language model with fresh weights, after PyTorch/XLA's example (`examples/decoder_only_model.py`):
-RMS norms, grouped queries, a gated MLP; no positions, no causal mask."""
+RMS norms, grouped queries, a gated MLP; no positions, no causal mask.
+"""
 
 from __future__ import annotations
 

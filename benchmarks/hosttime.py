@@ -68,7 +68,8 @@ LENGTH = 200
 
 def nothing(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """A Dynamo backend whose compiled function returns one and the same tensor: what is left of a call is Dynamo's own
-    work, its guards and the fetching of parameters, which no backend can save."""
+    work, its guards and the fetching of parameters, which no backend can save.
+    """
     result = torch.zeros(1, device="xla")
     return lambda *arguments: (result,)
 

@@ -25,7 +25,8 @@ BRIEF_ON_GPU_S = 0.05
 
 class Timed(Protocol):
     """What can be timed: `run` is, `rehearse`, which does the same, and `clear` are not. Where it runs in another
-    process, `run` returns the seconds by the clock there. `rest_s` is how long its threads are still about after it."""
+    process, `run` returns the seconds by the clock there. `rest_s` is how long its threads are still about after it.
+    """
 
     @property
     def rest_s(self) -> float: ...

@@ -118,7 +118,8 @@ def compiled(function: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
 
 class _Freezing:
     """Inductor at its best in inference: parameters frozen, which Dynamo asks of a global flag while it traces, and the
-    mode max-autotune-no-cudagraphs."""
+    mode max-autotune-no-cudagraphs.
+    """
 
     def __init__(self, function: Callable[..., Any]):
         self._compiled = torch.compile(function, backend="inductor", mode="max-autotune-no-cudagraphs")

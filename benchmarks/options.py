@@ -17,7 +17,8 @@ def add_choices(
     image_size: int = models.IMAGE_SIZE,
 ) -> None:
     """Adds `--models`, `--modes`, `--test`, `--batch-size` and `--image-size`; the arguments are defaults, all models
-    and modes where they are empty."""
+    and modes where they are empty.
+    """
     for option, what, known, default in (
         ("--models", "model", models.MODELS, models_),
         ("--modes", "mode", MODES, modes),

@@ -82,7 +82,8 @@ def machine(environment: Record) -> str:
 
 def speedups(test: str, rows: Rows, subject: str) -> str:
     """How many times as fast one mode is as the others: PyTorch/XLA's table, then the other modes' columns. Empty where
-    there is nothing to compare."""
+    there is nothing to compare.
+    """
     others = [mode for mode in _modes(rows) if mode != subject and not (subject == "openxla" and mode in SUBJECTS)]
     others.sort(key=lambda mode: mode != "lazy")  # PyTorch/XLA's column first
     if subject not in _modes(rows) or not others:
@@ -208,7 +209,8 @@ def _rows(records: Sequence[Record], test: str, batch_size: int | None) -> Rows:
 
 def _heading(test: str, rows: Rows) -> str:
     """The test, the batch size where it is not the models' default, and of steps how many are run before one is waited
-    for."""
+    for.
+    """
     all_rows = [row for modes in rows.values() for row in modes.values()]
     batch_size, loop = all_rows[0].get("batch_size"), max(row.get("loop", 1) for row in all_rows)
     return (

@@ -30,7 +30,8 @@ def flops(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
 
 def peak_gflops() -> float:
     """10^9 floating-point operations a second in the fastest float32 product of 1024x1024 matrices by jax, measured in
-    a process of its own."""
+    a process of its own.
+    """
     context = multiprocessing.get_context("spawn")  # fork does not go with the threads of torch and XLA
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(_peak_gflops).result()

@@ -115,7 +115,8 @@ class Row:
 
     def finish(self, times: list[float]) -> None:
         """Takes the seconds of the timed rounds, whose times are those of a step where they are loops of steps; the
-        program is let go."""
+        program is let go.
+        """
         self.program = None
         if self.failure is not None or not times:
             return

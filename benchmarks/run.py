@@ -110,7 +110,8 @@ class Turns:
     @contextlib.contextmanager
     def of_one(self) -> Iterator[Callable[[], None]]:
         """For one of them, while it runs: what waits for its turn, which ends with the context. One that never asks
-        keeps nobody waiting once it is over."""
+        keeps nobody waiting once it is over.
+        """
         turn, ready = contextlib.ExitStack(), False
 
         def wait() -> None:

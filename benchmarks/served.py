@@ -29,7 +29,8 @@ class Programs:
 
     def hello(self) -> dict[str, Any]:
         """What runs here: versions, and where the package lies if it is importable, for a check that it is the one
-        that was meant."""
+        that was meant.
+        """
         spec = importlib.util.find_spec("lazy_runtime")
         return {
             "versions": environment.versions(),

@@ -264,7 +264,8 @@ def reference(request: Request, test: str, results: verify.Results) -> verify.Re
 
 def exact_results(request: Request, test: str) -> verify.Results | None:
     """What eager computes in float64, where its results in float32 are inexact themselves, which gradients through
-    batch norm are. It seeds torch's generator: not for several threads at once."""
+    batch norm are. It seeds torch's generator: not for several threads at once.
+    """
     if test == "inference" or not models.MODELS[request.model].has_batch_norm:
         return None
     eager = _in_float64(request, test, "eager", request.image_size)

@@ -100,7 +100,8 @@ def _mean(parts):
 @contextlib.contextmanager
 def counted(epoch, flags):
     """With `--metrics`, prints what each process executes and compiles within the block, which trains an epoch. The
-    counters are lazy_runtime's; PyTorch/XLA counts executions as the samples of its metric `ExecuteTime`."""
+    counters are lazy_runtime's; PyTorch/XLA counts executions as the samples of its metric `ExecuteTime`.
+    """
     xm.mark_step()  # what is pending belongs to no step
     before = _counters()
     yield

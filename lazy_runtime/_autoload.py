@@ -91,7 +91,8 @@ def _has_guard() -> bool:
 
 def _start_at_moves() -> None:
     """Without the guard torch refuses `.to("xla")` in words that help nobody ("PyTorch is not linked with support for
-    xla devices") before it asks any kernel of xla's. So until there is one, the CPU's `.to` looks at its target."""
+    xla devices") before it asks any kernel of xla's. So until there is one, the CPU's `.to` looks at its target.
+    """
     import torch
 
     library = torch.library.Library("aten", "IMPL")

@@ -76,7 +76,8 @@ def _run_module(name: str) -> None:
 
 def _run_script(path: str) -> None:
     """What `python path` does. `runpy.run_path` would take the script's globals away when its last line has run, while
-    its threads and exit handlers still need them."""
+    its threads and exit handlers still need them.
+    """
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         runpy.run_path(path, run_name="__main__")
         return

@@ -1,5 +1,6 @@
 """`torch.compile(model, backend="openxla")` on jax's XLA compiler. Importing it is not needed: torch finds the backend
-through entry points."""
+through entry points.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def _compile_forward(
     gm: torch.fx.GraphModule, examples: Sequence[Any], prepare: Prepare, training: bool = True
 ) -> Callable[..., Any]:
     """AOTAutograd's compiler of forward graphs that have a backward one. What cannot be compiled is said here, within
-    `torch.compile`'s own error handling, unless the sizes come with the calls."""
+    `torch.compile`'s own error handling, unless the sizes come with the calls.
+    """
     metadata = _metadata()
     returned_inputs.check(metadata)
     visible = _visible(metadata)
@@ -79,7 +80,8 @@ def _compile_inference(
 
 def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any], prepare: Prepare) -> Callable[..., Any]:
     """AOTAutograd's backward compiler. It is called along with the forward one, for many a forward that nobody runs
-    backward, so XLA compiles at the first backward pass, unless it does so in the background."""
+    backward, so XLA compiles at the first backward pass, unless it does so in the background.
+    """
     static = _static_arguments(gm)
     checkpoints.set_apart(gm, static)
     graph = CompiledGraph(gm, examples, static, updated=frozenset())
@@ -101,7 +103,8 @@ def _visible(metadata: Any) -> int | None:
 
 def _aliases(metadata: Any) -> frozenset[int]:
     """Numbers of a forward graph's outputs that AOTAutograd hands to the user as they are. Some of them are views of
-    arguments that it takes for none (`detach`, one of several outputs), since the graph's own operators make a view."""
+    arguments that it takes for none (`detach`, one of several outputs), since the graph's own operators make a view.
+    """
     if metadata is None:
         return frozenset()
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
@@ -120,7 +123,8 @@ def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
 
 def _parameters(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Those of them that the graph itself does not write to, as it does to a batch norm's statistics: where they have
-    pending updates, the training step before has ended."""
+    pending updates, the training step before has ended.
+    """
     metadata = _metadata()
     if metadata is None:
         return frozenset()
@@ -257,7 +261,8 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
 
 def _differentiates_forward() -> bool:
     """Whether the call that is compiled is within `torch.autograd.forward_ad.dual_level()`, which Dynamo is told to
-    guard: of a function that was compiled outside, the tangents would be lost without a word."""
+    guard: of a function that was compiled outside, the tangents would be lost without a word.
+    """
     if TracingContext.try_get() is not None:
         install_guard(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
     return torch.autograd.forward_ad._current_level >= 0
@@ -285,7 +290,8 @@ def _has_no_numbers(gm: torch.fx.GraphModule) -> bool:
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Compiling makes many objects that stay, which sets off collections of all that there are: 0.3 s each, with torch
-    and jax in the process. Where threads compile at once, the first to end turns it on again."""
+    and jax in the process. Where threads compile at once, the first to end turns it on again.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,5 +1,6 @@
 """That the native part is there and works. A test that skipped itself without it would hide a build that failed, and
-where a kernel's trial fails, a kernel that the compiler broke."""
+where a kernel's trial fails, a kernel that the compiler broke.
+"""
 
 from __future__ import annotations
 

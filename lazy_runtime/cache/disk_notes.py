@@ -50,7 +50,8 @@ class Notes:
 
     def keep(self) -> None:
         """Writes what was found out since, together with what other processes have written. A disk that cannot be
-        written to is none of the caller's concern: the facts are found out again."""
+        written to is none of the caller's concern: the facts are found out again.
+        """
         store = disk_cache.store()
         with self._lock:
             if not self._are_new or store is None or store.readonly:

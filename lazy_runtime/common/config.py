@@ -30,7 +30,8 @@ def products_are_torchs() -> bool:
 
 def products_are_onednns() -> bool:
     """Whether oneDNN's kernels multiply matrices of float32 on the CPU: on AMD's processors, unless `XLA_CPU_PRODUCTS`
-    says whose do."""
+    says whose do.
+    """
     is_chosen = environment.value("XLA_CPU_PRODUCTS") is not None
     return not is_chosen and processor.is_amd() and torch.backends.mkldnn.is_available()
 
@@ -77,7 +78,8 @@ def sync_waits() -> bool:
 
 def op_by_op(reading: bool) -> bool:
     """`XLA_GET_TENSORS_OPBYOP` (where a value is read) or `XLA_SYNC_TENSORS_OPBYOP`: whether pending operators run one
-    by one."""
+    by one.
+    """
     name = "GET_TENSORS_OPBYOP" if reading else "SYNC_TENSORS_OPBYOP"
     return environment.value(f"XLA_{name}") or environment.value(name)
 

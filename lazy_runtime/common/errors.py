@@ -9,7 +9,8 @@ from . import source_locations
 
 def users_line() -> str:
     """The innermost frame outside of torch and this package: `File "x.py", line 3, in f`; empty where there is none, as
-    on autograd's threads."""
+    on autograd's threads.
+    """
     line = source_locations.here()
     return f'File "{line.file}", line {line.number}, in {line.function}' if line is not None else ""
 
@@ -34,7 +35,8 @@ def type_name(dtype: torch.dtype) -> str:
 
 def no_lowering(func: torch._ops.OpOverload) -> str:
     """For an operator that neither this package nor a decomposition of torch's lowers to XLA, and that cannot be called
-    in its place either."""
+    in its place either.
+    """
     return (
         f"{func.name()} has no lowering to XLA yet, and cannot be called from an XLA program: move its inputs to the "
         "CPU for this operator (`x.cpu()`, then `.to(device)` on the result), or add a lowering in lazy_runtime/ops "

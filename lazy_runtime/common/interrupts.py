@@ -85,7 +85,8 @@ class deferred:
 @functools.cache
 def keep_lost() -> None:
     """An interrupt that reaches the main thread in a destructor, or in jax's callback of each garbage collection, is
-    reported and dropped by Python. It comes again instead."""
+    reported and dropped by Python. It comes again instead.
+    """
     sys.unraisablehook = functools.partial(_raise_again, sys.unraisablehook)
 
 

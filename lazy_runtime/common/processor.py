@@ -46,7 +46,8 @@ def is_amd() -> bool:
 
 def has_fast_bfloat16() -> bool:
     """Whether its products of bfloat16 are faster than those of float32. Intel's AVX-512 does half as many of them in
-    the same time (measured: 88 GFLOP/s on one core, 177 of float32), AMD's twice as many."""
+    the same time (measured: 88 GFLOP/s on one core, 177 of float32), AMD's twice as many.
+    """
     features = _field("flags", "Features", "isa").split()
     if not features:  # not Linux: nothing is known
         return True

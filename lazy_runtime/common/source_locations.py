@@ -63,7 +63,8 @@ def short(file: str) -> str:
 
 def is_ours(file: str) -> bool:
     """Whether code of this file is torch's or this package's, or a decorator's that stands between these and the
-    user's: users do not look for it in reports."""
+    user's: users do not look for it in reports.
+    """
     found = _ours.get(file)
     if found is None:
         found = _ours[file] = file.startswith((*_OURS, "<frozen "))  # runpy, which runs scripts

@@ -1,5 +1,6 @@
 """Files that are replaced as a whole: whoever reads one, finds what was there before or all of what comes after it,
-whenever the process that writes is killed."""
+whenever the process that writes is killed.
+"""
 
 from __future__ import annotations
 

@@ -269,7 +269,8 @@ def lowered(plan: CompilePlan) -> jax.stages.Lowered:
 
 def _of_ranks(plan: CompilePlan, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """The function of a graph; of one with collectives, what all ranks of the job compute with it, each on arrays of
-    its own (`process_job.sharding`); of one over a grid, with the shardings that its results are to have."""
+    its own (`process_job.sharding`); of one over a grid, with the shardings that its results are to have.
+    """
     graph = plan.graph
     if graph.results is not None:
         return lambda *arguments: _lying(graph, function(*arguments))
@@ -324,7 +325,8 @@ def _arguments(graph: Graph) -> list[Any]:
 
 class _Retraced(Sequence[checks.Check]):
     """The checks of a program that was not traced in this process. They make exceptions, which are code, so the graph
-    is traced for them when one has failed."""
+    is traced for them when one has failed.
+    """
 
     def __init__(self, length: int, plan: CompilePlan):
         self._length = length

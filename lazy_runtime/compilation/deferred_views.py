@@ -31,7 +31,8 @@ def is_view(name: str) -> bool:
 
 def defer(node: Node) -> bool:
     """Leaves the node of a view to its readers, unless there are too many beneath it. What it is a view of keeps its
-    buffer from now on: it must not be donated."""
+    buffer from now on: it must not be donated.
+    """
     depth = 0
     below = node
     while below is not None:

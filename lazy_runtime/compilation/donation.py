@@ -56,7 +56,8 @@ def updates(graph: Graph, flat: Flat, origin: Mapping[int, int]) -> dict[int, in
 
 def origins(graph: Graph, flat: Flat) -> dict[int, int]:
     """Value → the leaf that it seems to be an update of, if there is one. In-place operators of torch's have what they
-    update first among their operands, and those that update several tensors have them in the order of the results."""
+    update first among their operands, and those that update several tensors have them in the order of the results.
+    """
     found = {-1 - leaf: leaf for leaf in range(len(graph.leaves))}
     for operator in flat.operators:
         results = _results(operator.call, [found.get(value) for value in operator.operands])

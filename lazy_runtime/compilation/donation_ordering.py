@@ -121,7 +121,8 @@ def _first(flat: Flat, origins: dict[int, int], leaf: int, value: int) -> int:
 
 def _sign(flat: Flat, before: list[int], reader: int, first: int) -> list[int]:
     """Values that are there once the reader is done. One that the update needs anyway will do, unless the reader makes
-    several, each of which may be an instruction of its own."""
+    several, each of which may be an instruction of its own.
+    """
     operator = flat.operators[reader]
     made = [value for value, spec in zip(operator.results, operator.call.outputs, strict=True) if spec is not None]
     if len(made) == 1:

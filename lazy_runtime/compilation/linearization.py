@@ -253,7 +253,8 @@ def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbere
 
 def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = None) -> list[Node]:
     """The nodes that live handles (or only the wanted ones) depend on, in order, with those that have no results, which
-    are there to raise, and collectives: other ranks wait at them, where a result may live longer."""
+    are there to raise, and collectives: other ranks wait at them, where a result may live longer.
+    """
     needed: set[Node] = set()
     for node in reversed(pending):
         if (

@@ -206,7 +206,8 @@ def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[st
 
 def _narrow(call: Call, arrays: Sequence[Any], floats: Any, ints: Any, collector: checks.Collector) -> list[Any]:
     """Lowers a call on arrays that have fewer bits than torch says, as their dtypes are; where its lowering cannot do
-    that, on arrays of torch's dtypes."""
+    that, on arrays of torch's dtypes.
+    """
     known = len(collector.checks)
     try:
         if _WIDE.match(call.name):

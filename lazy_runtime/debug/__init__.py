@@ -33,7 +33,8 @@ def recompiles() -> list[Recompilation]:
 
 def syncs() -> list[Wait]:
     """The lines that made the host wait for the device without a sync (`.item()`, `print`, `if tensor:`), the costliest
-    first."""
+    first.
+    """
     from . import unplanned_syncs
 
     return unplanned_syncs.waits()
@@ -41,7 +42,8 @@ def syncs() -> list[Wait]:
 
 def compilations() -> list[Compilation]:
     """Every compile of this process, oldest first, with what XLA's own analysis says of the program: floating-point
-    operations, bytes accessed, memory."""
+    operations, bytes accessed, memory.
+    """
     from . import compiling
 
     return compiling.compilations()

@@ -97,7 +97,8 @@ def render(numbered: Numbered, form: str) -> str:
 
 def scopes(nodes: Sequence[Node]) -> list[str]:
     """For each operator, what its instructions are named after in HLO's metadata: the part of the program, the operator
-    and its stack."""
+    and its stack.
+    """
     return [
         (f"{part}/" if (part := getattr(node, "scope", "")) else "")
         + f"{node.call.name}[{' < '.join(f'{line.function}({line})' for line in getattr(node, 'stack', ()))}]"

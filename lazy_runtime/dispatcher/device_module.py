@@ -1,5 +1,6 @@
 """`torch.xla`: the device module that torch asks for what concerns a device type, such as activation checkpointing and
-`torch.random.fork_rng`. Importing it imports neither jax nor the operators."""
+`torch.random.fork_rng`. Importing it imports neither jax nor the operators.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,8 @@ def register() -> None:
 
 def _register_meta(library: torch.library.Library) -> None:
     """Gives Dynamo the shapes that are inferred for operators without a meta kernel. For CPU tensors it runs the CPU
-    kernel instead."""
+    kernel instead.
+    """
     keys = torch._C.DispatchKey
     composites = keys.CompositeImplicitAutograd, keys.CompositeExplicitAutograd
     covered = keys.Meta, *composites, keys.CompositeExplicitAutogradNonFunctional
@@ -222,7 +223,8 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """`aten::_to_copy` of a tensor that is not on xla yet. Torch's own would make a contiguous one: it takes xla to
-    have no strides (`c10::Device::supports_as_strided`)."""
+    have no strides (`c10::Device::supports_as_strided`).
+    """
     _strided(layout)
     if tensor.device.type == "xla":
         options = {"dtype": dtype, "device": device, "non_blocking": non_blocking, "memory_format": memory_format}
@@ -284,7 +286,8 @@ def native_batch_norm(
     eps: float,
 ) -> Any:
     """`aten::native_batch_norm` writes to the running statistics without saying so in its schema, so functionalization
-    would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py)."""
+    would lose the write; its successors say so. (Dynamo does the same: torch/_decomp/decompositions.py).
+    """
     if running_mean is None or running_var is None:
         return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
     if not training:
@@ -295,7 +298,8 @@ def native_batch_norm(
 @dispatch.handler("aten::lift", "aten::lift_fresh")
 def _lift(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     """The last step of `torch.tensor(..., device="xla")`, which works below functionalization until here. What was
-    functionalized already never arrives."""
+    functionalized already never arrives.
+    """
     (tensor,) = args
     return torch._to_functional_tensor(make(tensor.handle, tensor.spec))
 
@@ -375,7 +379,8 @@ def _copy(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
 @dispatch.handler("aten::copy_")
 def _copy_in_place(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     """`cpu_tensor.copy_(xla_tensor)`, and in-place steps of torch's own decompositions, on tensors that nobody else has
-    seen. A user's xla target is functionalized to `aten::copy`."""
+    seen. A user's xla target is functionalized to `aten::copy`.
+    """
     target, source = args[:2]
     if isinstance(target, XLATensor):
         target.handle = _copy(func, (target, source), kwargs).handle

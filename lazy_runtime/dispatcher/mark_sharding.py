@@ -63,7 +63,8 @@ def _bring(tensor: XLATensor, wanted: NamedSharding) -> None:
 
 def _constrain(tensor: XLATensor, wanted: NamedSharding) -> None:
     """Puts an operator between a pending result and all who read it from now on. They hold the same handle as before:
-    these are the same numbers, so nobody is told of a write."""
+    these are the same numbers, so nobody is told of a write.
+    """
     handle, value = tensor.handle, tensor.handle.value
     made = dispatch.record(_operator(), (tensor, *_operands(wanted, tensor.dim())), {})
     pending, result = value.node, made.handle.value

@@ -217,7 +217,8 @@ def sparse_mask(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def mask_projection(tensor: torch.Tensor, mask: torch.Tensor, accumulate_matches: bool = False) -> torch.Tensor:
     """`aten::_sparse_mask_projection`, the gradient of `sparse_mask`: `tensor` where an index is in `mask` too, zeros
-    where it is not, and if wanted as often as it is there."""
+    where it is not, and if wanted as often as it is there.
+    """
     sizes = mask.shape[: mask.sparse_dim()]
     places = _numbers(mask._indices(), sizes)
     counts = places.new_zeros(math.prod(sizes)).index_add_(0, places, torch.ones_like(places))
@@ -263,7 +264,8 @@ def _to_a_dense_one(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor
 
 def embedding_bag_backward(grad: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`aten::_embedding_bag_backward` for autograd's key: a sparse gradient must not come from below functionalization.
-    Torch's kernel for the CPU makes it of dense operators."""
+    Torch's kernel for the CPU makes it of dense operators.
+    """
     is_sparse = args[8] and views.has_memory(grad)
     key = torch._C.DispatchKey.CPU if is_sparse else torch._C.DispatchKey.Autograd
     return aten._embedding_bag_backward.default._op_dk(key, grad, *args, **kwargs)
@@ -271,7 +273,8 @@ def embedding_bag_backward(grad: torch.Tensor, *args: Any, **kwargs: Any) -> tor
 
 def _with_sparse(new: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`Tensor.new`, which SparseAdam calls on its gradients, and whose C++ knows sparse tensors of some devices only
-    (torch/csrc/utils/tensor_new.cpp)."""
+    (torch/csrc/utils/tensor_new.cpp).
+    """
 
     @functools.wraps(new)
     def wrapped(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

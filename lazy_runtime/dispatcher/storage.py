@@ -96,7 +96,8 @@ def set_storage(
 @dispatch.handler("aten::set.source_Storage", "aten::set.source_Storage_storage_offset")
 def _set(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
     """The same in inference mode, which skips autograd's key. These tensors share no memory: within functionalization
-    a tensor cannot become a view of another."""
+    a tensor cannot become a view of another.
+    """
     tensor, source, *place = args
     offset, size, stride = place or (0, (), ())
     if isinstance(source, XLAStorage) and not source.is_filled:

@@ -44,7 +44,8 @@ def write(targets: Sequence[torch.Tensor], handles: Sequence[Handle], specs: Seq
 
 def _through_views(target: torch.Tensor, handle: Handle) -> None:
     """The steps that torch's functionalization takes at the end of any in-place operator: exchange the value, tell the
-    storage that all views share, and take the new value back through it."""
+    storage that all views share, and take the new value back through it.
+    """
     _apply_pending_writes(target)
     if not _torch._is_functional_tensor_base(target):
         _torch.ops.lazy_runtime.reroot(target)

@@ -215,7 +215,8 @@ class _KernelError(Exception):
 
 def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
     """The pending nodes but for the failed ones, what depends on them, and what reads a buffer that was donated to the
-    failed program."""
+    failed program.
+    """
     lost: set[Node | None] = set(failed)
     for node in pending:
         for value in node.inputs:
@@ -227,7 +228,8 @@ def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
 
 def _set_aside(nodes: Sequence[Node]) -> None:
     """What the nodes of a failed program read keeps its buffer. They are on no list any more; whoever needs a value of
-    theirs, by reading it or in another program, has it computed then (`numbering.number`)."""
+    theirs, by reading it or in another program, has it computed then (`numbering.number`).
+    """
     for node in nodes:
         for value in node.inputs:
             if value.node is None:

@@ -1,5 +1,6 @@
 """Pending operators one by one (`XLA_SYNC_TENSORS_OPBYOP`, `XLA_GET_TENSORS_OPBYOP`): slow, and the program that fails
-is the operator that fails."""
+is the operator that fails.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def _like(look: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def download(array: jax.Array) -> torch.Tensor:
     """A fresh, contiguous CPU tensor with the data of a device buffer. Where other processes have parts of it, they
-    have to come here too."""
+    have to come here too.
+    """
     metrics.count("TransferFromDevice")
     with metrics.timed("TransferFromDeviceTime"):
         return from_numpy(np.asarray(multihost_arrays.whole(array)))

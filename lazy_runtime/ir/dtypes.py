@@ -51,7 +51,8 @@ _PLATFORM_LACKS: dict[str, frozenset[torch.dtype]] = {"tpu": frozenset({torch.co
 
 def x64():
     """The context in which 64-bit types are kept: stand it around tracing, transfers and every jax call that is not
-    ahead-of-time compiled. It is thread-local, unlike `jax_enable_x64`."""
+    ahead-of-time compiled. It is thread-local, unlike `jax_enable_x64`.
+    """
     return jax.enable_x64(True)
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 class Placeholder(NamedTuple):
     """Stands in a call's argument template for what the graph passes in: a tensor, or a number that is an input of the
-    graph because it changes from step to step."""
+    graph because it changes from step to step.
+    """
 
     kind: str  # "tensor", "float" or "int"
     index: int
@@ -160,7 +161,8 @@ class Node:
     """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
     is the user's that recorded it, set where the call is `located`, in traces, and where `lines.keep`;
     `stack` all of the user's frames and `scope` the part of the program, set where `lines.keep_stacks`; `thread` is the
-    recording one's, set where several threads record (`recorders.py`)."""
+    recording one's, set where several threads record (`recorders.py`).
+    """
 
     __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack", "thread")
 

@@ -83,7 +83,8 @@ class TensorSpec:
 
     def expanded(self) -> torch.Tensor:
         """A CPU tensor to provoke the errors of a CPU kernel with: a small one with these strides, else one element,
-        expanded to these sizes."""
+        expanded to these sizes.
+        """
         held = self.offset + storage_size(self.shape, self.stride)
         if held <= _SMALL:
             return torch.zeros(held, dtype=self.dtype, device="cpu").as_strided(self.shape, self.stride, self.offset)

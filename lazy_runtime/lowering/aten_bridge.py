@@ -27,7 +27,8 @@ RESULT = "o"
 
 def available() -> bool:
     """Whether operators that XLA has too are to be called of torch: the bridge is there, and the program that is being
-    lowered is no sharded one. XLA can cut its own operators among devices; of a custom call every device does all."""
+    lowered is no sharded one. XLA can cut its own operators among devices; of a custom call every device does all.
+    """
     return not _thread.is_sharded and is_built()
 
 
@@ -75,7 +76,8 @@ def release_workers() -> None:
 @functools.cache
 def is_built() -> bool:
     """Whether the bridge was built for this torch; loads and registers it the first time, and our own kernels, which a
-    program that comes from the disk may call too."""
+    program that comes from the disk may call too.
+    """
     try:
         library = native.bridge()
     except native.NativeError:
@@ -89,7 +91,8 @@ def is_built() -> bool:
 
 def kernel_works(name: str, trial: Callable[[Any], bool]) -> bool:
     """Whether a kernel of ours (`lazy_runtime_kernels::`) is there for this torch, and a trial of it on the CPU
-    succeeds: its products, oneDNN's, may not be made for this processor."""
+    succeeds: its products, oneDNN's, may not be made for this processor.
+    """
     kernels = torch.ops.lazy_runtime_kernels
     if not is_built() or not hasattr(kernels, name):
         return False

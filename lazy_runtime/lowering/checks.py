@@ -162,12 +162,14 @@ class Execution(NamedTuple):
     @property
     def is_done(self) -> bool:
         """It has finished, or its results were donated to a later execution. The caller holds the device's lock: were
-        the marker donated between these two, jaxlib (0.10.2) would crash."""
+        the marker donated between these two, jaxlib (0.10.2) would crash.
+        """
         return self.marker.is_deleted() or self.marker.is_ready()  # type: ignore[attr-defined]
 
     def record_time(self) -> None:
         """The metric `ExecuteTime`: from the start to where the end is seen, which is when somebody waits or the next
-        execution starts; where a compile comes between, to its start."""
+        execution starts; where a compile comes between, to its start.
+        """
         if self.began:
             end = compile_began if compile_began > self.began else time.perf_counter_ns()
             metrics.record("ExecuteTime", end - self.began)

@@ -78,5 +78,6 @@ class at:
 
 def of(dtype: np.dtype) -> jax.lax.Precision | None:
     """XLA's precision for products of `dtype` in the call that is being lowered, whose operator must be registered with
-    `products=True`: for all others it is that of "highest"."""
+    `products=True`: for all others it is that of "highest".
+    """
     return _TO_JAX[_thread.level] if dtype in _NARROWABLE else None

@@ -1,5 +1,6 @@
 """Loads the C++ part: the device guard that makes torch accept tensors on `xla`, its kernel for operators that write,
-kernels for sparse tensors, convolutions, attention, the ATen bridge, what is asked of many tensors, and recording."""
+kernels for sparse tensors, convolutions, attention, the ATen bridge, what is asked of many tensors, and recording.
+"""
 
 from __future__ import annotations
 

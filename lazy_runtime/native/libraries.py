@@ -139,7 +139,8 @@ def _is_own(folder: Path) -> bool:
 
 def cache() -> Path | None:
     """The user's cache of libraries that were built from these sources; None where there is none yet, or another user
-    could have written it."""
+    could have written it.
+    """
     try:
         folder = _cache()
         return folder if folder.is_dir() and _is_own(folder) else None

@@ -216,7 +216,8 @@ def pointwise(
     *names: str, promotion: Promotion = Promotion.DEFAULT, dynamic_scalars: bool = False, fallible: bool = False
 ) -> Callable[[Callable], Callable]:
     """Registers an elementwise lowering. Its tensor arguments arrive in torch's computation dtype (float32 for the
-    16-bit floats), and its result is cast to torch's result dtype. Python numbers arrive as they are."""
+    16-bit floats), and its result is cast to torch's result dtype. Python numbers arrive as they are.
+    """
 
     def register(function: Callable) -> Callable:
         def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -246,7 +247,8 @@ def pointwise(
 def checked_dtypes(name: str) -> Callable[..., Any] | None:
     """For `infer`: an elementwise operator on meta tensors, and then its CPU kernel on one element of each operand.
 
-    Most of what torch says of dtypes and numbers that an operator does not take is said by the kernel."""
+    Most of what torch says of dtypes and numbers that an operator does not take is said by the kernel.
+    """
     target = overload(name)
     if target is None:
         return None

@@ -27,7 +27,8 @@ class RandomStream:
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> list[int]:
         """The next `count` seeds, of the stream or of the generator that the user passed to the operator, one of xla's
-        or of the CPU's; one call for n gives what n calls for one give."""
+        or of the CPU's; one call for n gives what n calls for one give.
+        """
         if generator is not None:
             generator = torch.ops.lazy_runtime.cpu_generator.default(generator)
         elif self._state is not None:
@@ -50,7 +51,8 @@ class RandomStream:
 
     def detach(self) -> int:
         """The number from which `seed` goes on as the stream itself will. A stream that follows torch ceases to: the
-        state of torch's generator is 5056 bytes, so its next number takes its place."""
+        state of torch's generator is 5056 bytes, so its next number takes its place.
+        """
         if self._state is None:
             self.seed(self.draw(1)[0])
         assert self._state is not None
@@ -62,7 +64,8 @@ class RandomStream:
 
     def get_state(self) -> torch.Tensor:
         """What `set_state` takes: whether the stream is its own, and its state if so. The state of torch's CPU
-        generator is torch's to keep."""
+        generator is torch's to keep.
+        """
         if self._state is None:
             return torch.zeros(1, dtype=torch.uint8, device="cpu")
         return torch.tensor([1, *self._state.to_bytes(8, "little")], dtype=torch.uint8, device="cpu")

@@ -105,7 +105,8 @@ class Device:
 
     def raise_failures_of_read(self) -> None:
         """The same where a value has been read. Other processes that its programs run in raise at this read too, so
-        what can fail is waited for."""
+        what can fail is waited for.
+        """
         if self.spans_processes and any(execution.fallible for execution in tuple(self._running)):
             self.wait()
         else:

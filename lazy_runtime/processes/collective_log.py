@@ -199,7 +199,8 @@ class Log:
 
     def since(self, position: int, count: int) -> list[tuple[str, str]] | None:
         """So many collectives from the one at `position` on, as far as they have been come to; None where they are too
-        long ago to be known."""
+        long ago to be known.
+        """
         if position >= self.position:
             return []
         found: list[tuple[str, str]] = []

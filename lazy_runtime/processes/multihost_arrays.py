@@ -109,7 +109,8 @@ def moved(array: jax.Array, sharding: Sharding) -> jax.Array:
 
 def whole(array: jax.Array) -> jax.Array:
     """An array that this process can read: itself, or one that is made now, of which each device has all. Then all
-    processes have to come here."""
+    processes have to come here.
+    """
     if array.is_fully_addressable or array.is_fully_replicated:
         return array
     lies: Any = array.sharding

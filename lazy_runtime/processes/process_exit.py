@@ -1,5 +1,6 @@
 """How the process of a rank ends where Python alone would not end it: while XLA waits for other ranks no exception gets
-through to the main thread, and jax waits for them at the end of a process."""
+through to the main thread, and jax waits for them at the end of a process.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def _end_after_error() -> None:
 
 def with_launcher() -> None:
     """Has this process end within seconds of the one that has started it, `spawn`'s or `torchrun`'s, however that ends.
-    Of other processes nothing is known: a shell may end, and its script go on."""
+    Of other processes nothing is known: a shell may end, and its script go on.
+    """
     global _watching
     is_known = multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
     if is_known and _watching != os.getpid():
@@ -78,7 +80,8 @@ def with_launcher() -> None:
 
 def _outlive(parent: int) -> None:
     """Returns never: waits until the launcher has ended, and some seconds more for the main thread, which torch has
-    interrupted if `spawn` has started it."""
+    interrupted if `spawn` has started it.
+    """
     known = multiprocessing.parent_process()
     while os.getppid() == parent and (known is None or known.is_alive()):
         if known is None:

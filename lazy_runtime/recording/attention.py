@@ -1,5 +1,6 @@
 """`scaled_dot_product_attention` on xla, and in what `backend="openxla"` compiles: one operator (`ops/nn/attention.py`)
-where there is a kernel for it or the scores are many, else as torch composes it of other operators."""
+where there is a kernel for it or the scores are many, else as torch composes it of other operators.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def _is_one_operator(
     enable_gqa: bool,
 ) -> bool:
     """Whether there is a kernel or the scores are many, in a form that the operator has. What has no meaning is left
-    for torch to refuse."""
+    for torch to refuse.
+    """
     lead, rank = query.shape[:-2], query.ndim
     if rank < 2 or key.ndim != rank or value.ndim != rank or not query.dtype.is_floating_point:
         return False

@@ -1,5 +1,6 @@
 """Operators that torch takes apart, or leaves whole, in a way that does not suit an xla tensor: kernels above
-functionalization that say the same in other operators."""
+functionalization that say the same in other operators.
+"""
 
 # Torch's functionalization has no public names.
 # pyright: reportPrivateImportUsage=false
@@ -94,7 +95,8 @@ def ctc_loss(
     *rest: Any,
 ) -> torch.Tensor:
     """`aten::ctc_loss.Tensor` with lengths from anywhere, as CUDA takes them. They are no numbers of the program, which
-    other lengths would compile again."""
+    other lengths would compile again.
+    """
     lengths = (x.to(log_probs.device) for x in (input_lengths, target_lengths))
     return aten.ctc_loss.Tensor._op_dk(_COMPOSITE, log_probs, targets, *lengths, *rest)
 
@@ -112,7 +114,8 @@ def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
 
 def _with_scalars(name: str, tensors: Any, first: Any, second: Any, scalars: torch.Tensor) -> None:
     """`aten::_foreach_addcdiv_.Tensor` and its like, whose numbers are a tensor on the CPU on any device: torch's
-    functionalization asks its meta kernel, for which they are elsewhere."""
+    functionalization asks its meta kernel, for which they are elsewhere.
+    """
     in_place = getattr(aten, f"_foreach_{name}_")
     if scalars.device.type != "cpu":
         raise RuntimeError(f"Expected scalars to be on CPU, got {scalars.device} instead.")

@@ -61,7 +61,8 @@ def read_size(func: Any, size: XLATensor) -> int:
 
 def provoke_errors(func: Any, *args: Any) -> None:
     """Raises what torch's CPU kernel says about these dtypes, ranks and arguments: calls it with tensors of the same
-    dtype and rank that have one element, 0."""
+    dtype and rank that have one element, 0.
+    """
 
     def small(arg: Any) -> Any:
         if not isinstance(arg, torch.Tensor):

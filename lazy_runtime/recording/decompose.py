@@ -44,7 +44,8 @@ _library: torch.library.Library | None = None
 
 def register() -> None:
     """Registers prims that give views or write: functionalization knows only aten's. Torch's own decompositions call
-    them. Idempotent."""
+    them. Idempotent.
+    """
     global _library
     if _library is not None:
         return

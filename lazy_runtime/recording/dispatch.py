@@ -1,5 +1,6 @@
 """From an aten call on xla tensors to a node of the pending graph. `record` is what recording means; of calls that are
-known, `native/recording.cpp` does it. What changes in one of them changes in the other."""
+known, `native/recording.cpp` does it. What changes in one of them changes in the other.
+"""
 
 from __future__ import annotations
 
@@ -430,7 +431,6 @@ def infer(
     Returns:
         The specs of the outputs (None for an undefined tensor) and the type of their container (None for one tensor).
     """
-
     try:
         result = _run_on(operator.infer, args, kwargs, TensorSpec.meta, "meta")
     except NotImplementedError:
@@ -557,7 +557,8 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
 def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`dispatch` for a process whose first backward came before xla's first use: autograd has no worker for the device
     (an internal assertion fails), so every thread that works with xla runs its backward passes itself. One that starts
-    with `y.backward(g)` still meets the assertion: autograd asks for its worker before any operator is dispatched."""
+    with `y.backward(g)` still meets the assertion: autograd asks for its worker before any operator is dispatched.
+    """
     if torch._C._is_multithreading_enabled():  # asked each time: the end of an inference mode brings the old state back
         torch._C._set_multithreading_enabled(False)
     return dispatch(cls, func, types, args, kwargs)

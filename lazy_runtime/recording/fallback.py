@@ -54,7 +54,8 @@ def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any
 @functools.cache
 def _in_program(func: torch._ops.OpOverload) -> bool:
     """Whether the operator's results are tensors of sizes that do not depend on data, and the same for the same
-    arguments."""
+    arguments.
+    """
     if not {torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}.isdisjoint(func.tags):
         return False
     returns = [str(returned.type) for returned in func._schema.returns]

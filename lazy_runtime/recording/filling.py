@@ -32,7 +32,8 @@ def require_fit(value: Any, dtype: torch.dtype) -> None:
 
 def _checked(place: int, *names: str) -> None:
     """Lets operators with a number at `place` look at it before they are recorded: it may be an input of the graph,
-    of which a node that is known already says nothing."""
+    of which a node that is known already says nothing.
+    """
 
     @dispatch.handler(*names)
     def serve(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -32,7 +32,8 @@ def _fused(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 def _fused_in_place(functional: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
     """In autograd's place, before torch's functionalization, which takes a list without tensors, such as Adam's largest
-    squares, for CPU tensors."""
+    squares, for CPU tensors.
+    """
     lists = args[: len(functional._schema.returns)]
     if not views.has_memory(lists[0][0]):  # Dynamo's stand-ins
         for targets, results in zip(lists, functional(*args, **kwargs), strict=True):
@@ -71,7 +72,8 @@ def allow() -> None:
 
 def register(library: torch.library.Library) -> None:
     """Registers the kernels, and for Dynamo's stand-ins the meta kernels that torch (2.13) lacks: the operators write
-    to their arguments and give nothing."""
+    to their arguments and give nothing.
+    """
     for name in _NAMES:
         for kind in _KINDS:
             functional = registry.overload(f"aten::{name}{kind}")

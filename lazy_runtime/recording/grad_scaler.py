@@ -20,6 +20,7 @@ def _unscale(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[XLATe
 @dispatch.handler("aten::_amp_foreach_non_finite_check_and_unscale_")
 def _unscale_in_place(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Functionalization looks at the gradients alone. Where none is on xla the call arrives as it was made: without
-    gradients there is nothing to do."""
+    gradients there is nothing to do.
+    """
     for gradient in args[0]:
         raise RuntimeError(errors.device_mismatch(gradient.device, args[1].device))

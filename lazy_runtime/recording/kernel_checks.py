@@ -1,5 +1,6 @@
 """What torch's CPU kernels refuse although the meta kernels let it through: mostly dtypes, and arguments beyond their
-domain. A call that was not seen before is made once on small CPU tensors, and what they raise is raised."""
+domain. A call that was not seen before is made once on small CPU tensors, and what they raise is raised.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ _CPU = torch.device("cpu")
 @contextlib.contextmanager
 def _of_decomposition() -> Iterator[None]:
     """Functionalization wraps what factories and copies give only where its key is included: of a plain tensor's device
-    it takes their results for somebody else's."""
+    it takes their results for somebody else's.
+    """
     trace = dispatch.current_trace()
     if trace is None or trace.device.torch_device.type == "xla":
         yield

@@ -61,7 +61,8 @@ def _collected_alike(
 @program("aten::unique_dim", _collected_alike)
 def _collect(rows, order, group, size, shape, dim, inverse_shape):
     """The second program: the first row of each of `size` groups, the group of each element of `x`, and the sizes of
-    the groups."""
+    the groups.
+    """
     starts = jnp.searchsorted(group, jnp.arange(size))
     unique = rows[starts].reshape(shape)
     inverse = jnp.zeros(order.shape, jnp.int64).at[order].set(group)

@@ -39,7 +39,8 @@ def is_tracing() -> bool:
 
 def is_traced_whole() -> bool:
     """Whether the calling thread is in a function that has been traced, and is all that its region consists of. What
-    it does may be executed when it is done; nothing of the region follows."""
+    it does may be executed when it is done; nothing of the region follows.
+    """
     region = _thread.region
     if region is None or region.traced is None or region.max_graphs is not None:
         return False
@@ -143,7 +144,8 @@ def _leave() -> None:
 
 def on_recording(undo: Callable[[], None]) -> None:
     """For what Dynamo's tracing of the calling thread's region changes: `undo` is called if the region is recorded
-    after all."""
+    after all.
+    """
     region = _thread.region
     if region is not None and region.traced is not None:
         region.traced.on_recording(undo)

@@ -131,7 +131,8 @@ class _Refused(Exception):
 
 def _parts(f: Any) -> tuple[types.FunctionType | None, tuple[Any, ...]]:
     """The Python function that is called and what comes before the arguments; no function if there is none, or Dynamo
-    has been told something about it."""
+    has been told something about it.
+    """
     if isinstance(f, functools.partial) and not f.keywords:
         function, bound = _parts(f.func)
         return function, (*bound, *f.args)

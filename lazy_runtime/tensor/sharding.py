@@ -127,7 +127,8 @@ def marked(tensor: torch.Tensor) -> NamedSharding | None:
 
 def of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that a tensor was marked with or, else, that its data has; None if it is on all devices in full
-    because nobody said otherwise, or pending."""
+    because nobody said otherwise, or pending.
+    """
     found = marked(tensor)
     if found is not None:
         return found
@@ -171,7 +172,8 @@ def _is_shard(call: Call) -> bool:
 
 def _of_handles(device: Device) -> dict[int, NamedSharding]:
     """What handles of marked tensors are to look like. Those that have their data, written there by a copy, are brought
-    into order."""
+    into order.
+    """
     with _lock:
         all_marked = list(_marks.items())
     found: dict[int, NamedSharding] = {}
@@ -208,7 +210,8 @@ def lay(value: Value, device: Device, wanted: Sharding | None = None) -> tuple[j
 
 def text(tensor: torch.Tensor) -> str:
     """The sharding as XLA writes it: `{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}`; empty if nobody has sharded
-    the tensor."""
+    the tensor.
+    """
     found = of(tensor)
     return "" if found is None else hlo_text(found, tensor.dim())
 

@@ -51,7 +51,8 @@ def make(handle: Handle, spec: TensorSpec) -> XLATensor:
 
 def rebind(tensor: XLATensor, handle: Handle) -> None:
     """The tensor has another value from now on; nobody else may hold it. Of one that nobody has seen yet, `handle` may
-    be set as it is: `Unchanged` does not know it."""
+    be set as it is: `Unchanged` does not know it.
+    """
     global _bindings
     tensor.handle = handle
     _bindings = object()

@@ -10,7 +10,8 @@ from lazy_runtime.recording import attention, flex_attention
 
 def keep_whole(gm: torch.fx.GraphModule) -> None:
     """Has every call of torch's `scaled_dot_product_attention` decide by itself whether it stays one operator, and
-    composes `flex_attention` of others."""
+    composes `flex_attention` of others.
+    """
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
             calls = module.graph.find_nodes(op="call_function", target=_CALLED)

@@ -50,7 +50,8 @@ def _kept_state() -> Iterator[None]:
 
 def _let_go(error: BaseException) -> None:
     """Ends what the frames of an exception hold now: a guard of torch's sets back its mode when it goes, which would
-    come after the rest."""
+    come after the rest.
+    """
     each: BaseException | None = error
     while each is not None:
         traceback.clear_frames(each.__traceback__)

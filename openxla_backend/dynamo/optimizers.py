@@ -42,7 +42,8 @@ def count_on_device() -> None:
 
 def _return_counters() -> None:
     """Where Dynamo has moved counters to the device for a region that is recorded after all, they go back: there each
-    would be read in each step."""
+    would be read in each step.
+    """
     move = OptimizerVariable.move_step_if_cpu
 
     def move_step_if_cpu(self: OptimizerVariable) -> None:
@@ -59,7 +60,8 @@ _moved: weakref.WeakKeyDictionary[TracingContext, weakref.WeakSet[torch.optim.Op
 
 def _is_first(optimizer: torch.optim.Optimizer) -> bool:
     """Whether this trace has not come to the optimizer before. Dynamo moves counters at each group: those of an earlier
-    one are in the graph by then, and what would take their place in the optimizer's state, nothing would count."""
+    one are in the graph by then, and what would take their place in the optimizer's state, nothing would count.
+    """
     seen = _moved.setdefault(TracingContext.get(), weakref.WeakSet())
     if optimizer in seen:
         return False

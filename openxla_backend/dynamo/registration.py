@@ -69,7 +69,8 @@ def _trace_collectives() -> None:
 @functools.cache
 def _index_devices() -> None:
     """Makes a fake tensor on `xla` be on the current device, as torch does for the types of devices that it lists.
-    Otherwise one made with device="xla" in a compiled function does not meet the arguments, which are on `xla:0`."""
+    Otherwise one made with device="xla" in a compiled function does not meet the arguments, which are on `xla:0`.
+    """
     is_indexed = getattr(fake_tensor, "_is_indexed_device_type", None)
     if is_indexed is not None:
         fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)
@@ -89,7 +90,8 @@ def _index_devices() -> None:
 @functools.cache
 def _infer_uniques() -> None:
     """Before 2.13 torch does not know that the size of `aten::_unique`'s result depends on data (`index_fill` has it in
-    its gradient): it calls the kernel on zeros of the tensor's device, which cannot be made of fake xla tensors."""
+    its gradient): it calls the kernel on zeros of the tensor's device, which cannot be made of fake xla tensors.
+    """
 
     def unique(mode: Any, func: Any, x: Any, is_sorted: bool = True, return_inverse: bool = False) -> Any:
         infer: Any = fake_impls.unique2

@@ -142,7 +142,8 @@ def _refuse_sparse_gradients(output: OutputGraph) -> None:
 
 def _find_all_leaves(ours: Ours) -> None:
     """Dynamo looks for leaves among the graph's arguments, and puts parameters that it meets in an optimizer's
-    `param_groups` into the graph as attributes: it would give them no gradients (torch 2.13)."""
+    `param_groups` into the graph as attributes: it would give them no gradients (torch 2.13).
+    """
     original = TensorVariable._collect_backward_inputs
 
     @functools.wraps(original)
@@ -220,7 +221,8 @@ def _tensor_behind(output: OutputGraph, leaf: TensorVariable) -> torch.Tensor:
 
 def _forget_what_lacks_attributes() -> None:
     """Where Dynamo guards that an object has no such attribute, as an optimizer no `found_inf`, torch 2.11 looks for it
-    and keeps the object for good, among the names that all guards share (2.13 does not look)."""
+    and keeps the object for good, among the names that all guards share (2.13 does not look).
+    """
     original: Any = ChainedSource.get_value
 
     @functools.wraps(original)
@@ -239,7 +241,8 @@ def _forget_what_lacks_attributes() -> None:
 
 def _return_spent(ours: Ours) -> None:
     """Dynamo gives up tracing `backward()` where a tensor that it has passed through is returned, as losses are: the
-    user might go backward again, which has to raise. Here it does (`reattach`)."""
+    user might go backward again, which has to raise. Here it does (`reattach`).
+    """
     original = OutputGraph._validate_outputs_safe_for_autograd_nodes
 
     @functools.wraps(original)
@@ -254,7 +257,8 @@ def _return_spent(ours: Ours) -> None:
 
 def _guard_parameters(output: OutputGraph) -> None:
     """Where Dynamo finds a tensor of an optimizer elsewhere as well, it notes that they are one, but guards that of
-    no optimizer: a module that is given another parameter would still be trained with the one before."""
+    no optimizer: a module that is given another parameter would still be trained with the one before.
+    """
     for guard in list(output.guards):
         if guard.create_fn_name() == "DUPLICATE_INPUT":
             create: Any = guard.create_fn
@@ -278,7 +282,8 @@ def _detached(tx: Any, found: TensorVariable) -> Any:
 
 def reattach(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled graph, with outputs that look to autograd as after `backward()`: they require gradients, and raise
-    when asked for them again."""
+    when asked for them again.
+    """
     outputs: Any = gm.graph.output_node().args[0]
     spent = [n for n, node in enumerate(outputs) if isinstance(node, torch.fx.Node) and node.meta.get(SPENT)]
     if not spent:

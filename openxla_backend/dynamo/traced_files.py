@@ -39,7 +39,8 @@ def register() -> None:
 
 def _with(listed: Callable[[], set[str]], root: Path, files: tuple[str, ...]) -> Callable[[], set[str]]:
     """Torch's list and these files. Torch forgets what was added to the list itself: `init_process_group` has it made
-    anew (`trace_rules.clear_lru_cache`)."""
+    anew (`trace_rules.clear_lru_cache`).
+    """
     make = getattr(listed, "__wrapped__", listed)
 
     @functools.cache

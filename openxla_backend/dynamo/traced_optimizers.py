@@ -34,7 +34,8 @@ EXCHANGED: tuple[tuple[Any, str], ...] = (
 
 def trace_step(ours: Ours) -> None:
     """Lets an optimizer's step be in the graph of the backward pass before it. What would end the training step where
-    the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`)."""
+    the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`).
+    """
     in_step = _use_grad_for_differentiable(lambda self: None).__code__
     original = SkipFunctionVariable.call_function
 
@@ -54,7 +55,8 @@ def _has_backward(output: OutputGraph) -> bool:
 
 def trace_state(ours: Ours) -> None:
     """Dynamo runs an optimizer's `_init_group`, which makes its state and finds what has gradients. Gradients of a
-    backward pass in the same graph are not there to be found, so this one is traced, once the state is made."""
+    backward pass in the same graph are not there to be found, so this one is traced, once the state is made.
+    """
     original = OptimizerVariable.call_method
 
     @functools.wraps(original)
@@ -107,7 +109,8 @@ def _with_gradients(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 
 def read_gradients(ours: Ours) -> None:
     """Dynamo notes on what it finds as `.grad` where it has found it. After `p.grad = None` that is the one object that
-    stands for None everywhere, in what is compiled later too (mended in torch 2.15)."""
+    stands for None everywhere, in what is compiled later too (mended in torch 2.15).
+    """
     original = getattr(TensorVariable, "method_attr_grad", None)
     if original is None:  # torch 2.11, which notes nothing there
         return
@@ -149,7 +152,8 @@ class _ZeroGrad(variables.UserMethodVariable):
 
 def trace_scheduled_step(ours: Ours) -> None:
     """A learning rate's scheduler puts a function around its optimizer's step, to know that it was called, and Dynamo
-    does not look into it (`torch.optim.lr_scheduler.LRScheduler.__init__`)."""
+    does not look into it (`torch.optim.lr_scheduler.LRScheduler.__init__`).
+    """
     original: Any = getattr(OptimizerVariable, _READ)
 
     @functools.wraps(original)

@@ -108,7 +108,8 @@ class DeviceRun:
     def begin(self, arguments: Sequence[Any]) -> None:
         """Starts what a call with these arguments will ask for, if nobody could tell that no such call has come: the
         first execution of a program takes longer than the next ones, and Dynamo has guards to build before it calls.
-        The next call takes the results if each of its arguments still has the value that it has now."""
+        The next call takes the results if each of its arguments still has the value that it has now.
+        """
         if self._mixed or _SAVES_GRAPHS or not self._is_without_effects():
             return
         tensors = [arguments[number] for number in self._arguments]
@@ -246,7 +247,8 @@ class DeviceRun:
 
     def _handles(self, results: list[Any]) -> list[Handle]:
         """The values of the executable's results. One each, whoever shows it: who holds a value decides whether its
-        buffer is donated."""
+        buffer is donated.
+        """
         handles = []
         for array, channels_last in zip(results, self._executable.physical, strict=True):
             value = Value(None, 0, array)

@@ -24,7 +24,8 @@ from .dlpack import address_of, exporter, import_tensor
 
 class HostRun:
     """Runs a program on CPU (or CUDA) tensors. Returns when it has been executed: torch may write to the arguments at
-    once, and XLA reads them where they are."""
+    once, and XLA reads them where they are.
+    """
 
     def __init__(self, program: fx.Program, executable: compiler.Executable, static: frozenset[int]):
         self._program = program

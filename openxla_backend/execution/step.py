@@ -16,7 +16,8 @@ from lazy_runtime.regions import compiling
 @functools.cache
 def watch_optimizers() -> None:
     """From the first deferred call on, the return of any optimizer's `step` executes what is pending, if compiled calls
-    are among it. Without it the device would idle until the next read or sync."""
+    are among it. Without it the device would idle until the next read or sync.
+    """
     register_optimizer_step_post_hook(end)
 
 

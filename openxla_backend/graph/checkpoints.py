@@ -60,7 +60,8 @@ def _hold_back(
     gradient: torch.fx.Node,
 ) -> None:
     """These users, of which `first` is the first, take what has come through a barrier with an element of the
-    gradient."""
+    gradient.
+    """
 
     def add(target: Any, *args: Any) -> torch.fx.Node:
         node = graph.call_function(target, args)

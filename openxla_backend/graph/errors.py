@@ -14,7 +14,8 @@ from lazy_runtime.common import errors
 @contextlib.contextmanager
 def located(node: torch.fx.Node) -> Iterator[None]:
     """Adds the user's line that `node` comes from to the message of an exception raised inside. Of code that torch has
-    generated, the user knows the call."""
+    generated, the user knows the call.
+    """
     try:
         yield
     except Exception as error:

@@ -131,7 +131,8 @@ class Program(NamedTuple):
 
     def meaning(self, error: Exception) -> Exception:
         """What the user gets for an error of a run: that of torch's kernel, with the operator and the user's line;
-        the error itself, if it is another one."""
+        the error itself, if it is another one.
+        """
         lines = {number: line for number, line in enumerate(self.recorded) if line}
         found = checks.kernel_error(error, self.graph, {**lines, **self.lines})
         return error if found is None else found.meaning
@@ -260,7 +261,8 @@ def _interpret(
 
 def in_channels_last(argument: torch.Tensor) -> bool:
     """Whether the memory of an argument holds dimension 1 last: a buffer on the device that does (`Value`), or a plain
-    tensor with such strides."""
+    tensor with such strides.
+    """
     if argument.device.type == "xla":
         return _is_functional(argument) and unwrap(argument).handle.value.channels_last
     if argument.dim() != 4 or argument.is_contiguous():
@@ -287,7 +289,8 @@ _is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPriva
 
 def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
     """A result with the strides that the graph was made for, on which its views rely. Those that the operator's meta
-    kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example."""
+    kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example.
+    """
     if not isinstance(value, XLATensor) or node.target in _WRONG_STRIDES:
         return value
     spec, stride = value.spec, _strides(node, sizes, value)
@@ -439,7 +442,8 @@ _NOT_STRIDED = frozenset(
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """What a node is a view of, or one of several views. `_unsafe_view` says that it is none, since what it is taken of
-    is meant to have no other user; where AOTAutograd has written to its result there are several of one tensor."""
+    is meant to have no other user; where AOTAutograd has written to its result there are several of one tensor.
+    """
     if node.op != "call_function":
         return None
     source: Any = node.args[0] if node.target is operator.getitem else node

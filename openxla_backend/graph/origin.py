@@ -51,7 +51,8 @@ def origin(found: Region, program: Program) -> Origin:
 
 def scopes(program: Program) -> Sequence[str]:
     """For each call of a program, what its instructions are named after in HLO's metadata: the operator and its line.
-    Empty without `XLA_HLO_DEBUG`."""
+    Empty without `XLA_HLO_DEBUG`.
+    """
     if not config.hlo_debug():
         return ()
     found = zip(program.graph.calls, map(source_locations.parse, program.recorded), strict=True)

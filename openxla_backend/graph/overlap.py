@@ -48,7 +48,8 @@ def guard(gm: torch.fx.GraphModule, examples: Sequence[Any], metadata: Any) -> N
 
 def _written(metadata: Any, count: int) -> frozenset[int]:
     """Numbers of the inputs that may be written to: all of them where AOTAutograd counts others than Dynamo, since some
-    are one to it."""
+    are one to it.
+    """
     infos = metadata.input_info
     if len(infos) != count:
         return frozenset(range(count))

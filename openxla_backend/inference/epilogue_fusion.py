@@ -38,7 +38,8 @@ def _convolutions() -> list[Any]:
 
 def _add_bias(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     """The product with the bias that follows, or the node. In 16 bits this rounds once, as torch's own layer on the CPU
-    does."""
+    does.
+    """
     if node.target is not _linear or node.args[2] is not None:
         return node
     x, weight, _, size = node.args

@@ -16,7 +16,8 @@ def drift(generator, rounds):
 
 def series(generator, milliseconds, walk, process=0.005):
     """Times of one program: noise of 3 %, a process that is a little faster or slower as a whole, and a quarter of the
-    rounds disturbed by other work, some of them for many times their own time."""
+    rounds disturbed by other work, some of them for many times their own time.
+    """
     times = milliseconds * walk * numpy.exp(generator.normal(0, 0.03, len(walk)) + generator.normal(0, process))
     times *= 1 + (generator.random(len(walk)) < 0.25) * generator.pareto(1.5, len(walk))
     return times.tolist()
@@ -46,7 +47,8 @@ def two_runs(seed, slower=(), rounds=100, times=1.15):
 
 def in_turns(seed, slower=(), rounds=70, times=1.15, models=tuple(MODELS)):
     """The records before and after of processes that took turns, with one drift for both; each process is faster or
-    slower as a whole, so that their ratio is off by 4.5 %."""
+    slower as a whole, so that their ratio is off by 4.5 %.
+    """
     generator = numpy.random.default_rng(seed)
     before, after = [], []
     for model in models:

@@ -1,5 +1,6 @@
 """The examples of training on several devices: in whatever form, the losses are those of one device, and a step is one
-execution of each rank."""
+execution of each rank.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Scripts written for PyTorch/XLA, run as they are by `python -m lazy_runtime`: its examples, and the code blocks of
-its documentation on eager mode, Dynamo and performance. Each file says what was changed; the rest is PyTorch/XLA's."""
+its documentation on eager mode, Dynamo and performance. Each file says what was changed; the rest is PyTorch/XLA's.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ def difference(found: Tensors, expected: Tensors) -> Difference:
 
 def reference(model: torch.nn.Module, inputs: Tensors) -> Tensors:
     """Eager's numbers, but for the gradients that torch's kernels have wrong (docs/operators.md, "Where torch is
-    wrong"): of hard sigmoids, and of the batch norms of one image. Those are the formulas'."""
+    wrong"): of hard sigmoids, and of the batch norms of one image. Those are the formulas'.
+    """
     batch = next(iter(inputs.values())).shape[0]
     functional = torch.nn.functional
     with contextlib.ExitStack() as formulas:

@@ -49,7 +49,8 @@ def assert_same(actual, expected, device="cpu", strides=True, tolerance=1e-5):
 
 def check(function, *args, device="cpu", calls=2, strides=True, tolerance=1e-5, **options):
     """Calls the compiled function as often as eager torch on the CPU, on arguments of its own; compares what it
-    returns and what it leaves in its arguments each time. Returns the last outputs."""
+    returns and what it leaves in its arguments each time. Returns the last outputs.
+    """
     fast = compiled(function, **options)
     mine, theirs = to(args, device), copy.deepcopy(args)
     for _ in range(calls):

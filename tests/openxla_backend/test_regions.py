@@ -1,5 +1,6 @@
 """A training step in `lazy_runtime.compile`: traced by Dynamo where it can be, recorded where it cannot, and what it
-depends on may change."""
+depends on may change.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ def _call(op: Callable[..., Any]) -> Callable[..., Any]:
 
 def _backward(entry: Any, sample: Any) -> Case:
     """The results, and their gradients for fixed cotangents, after what torch's own gradient tests do to the results
-    whose gradients are not unique (`output_process_fn_grad`)."""
+    whose gradients are not unique (`output_process_fn_grad`).
+    """
 
     def prepare(target: Target) -> Call:
         args, kwargs = arguments(entry, sample, target)

@@ -202,7 +202,8 @@ def _error_difference(expected: BaseException | None, result: Result, messages: 
 
 def _says(message: str, expected: str) -> bool:
     """Whether a message is the expected one. What values are to blame for also names the operator, and the line of the
-    user's that called it."""
+    user's that called it.
+    """
     return message == expected or message.startswith(f"{expected}\n  aten::")
 
 

@@ -118,7 +118,8 @@ def _finish(*arguments: Any) -> None:
 @functools.cache
 def _is_view(counter: str) -> bool:
     """Whether a counter is of a view operator: AOTAutograd gives the user a view of an argument, or of another result,
-    by taking it of that after the program."""
+    by taking it of that after the program.
+    """
     if counter == "xla::_unsafe_view":
         return True  # its schema does not say so
     packet = getattr(torch.ops.aten, counter.removeprefix("xla::").removesuffix("_copy"), None)

@@ -36,7 +36,8 @@ def prepare_process() -> None:
 
 def _keep_seeds() -> None:
     """Replaces the databases' `wrapper_set_seed`: it seeds inside of the function under test, which Dynamo cannot
-    trace, and restores the generator, from which we see that a call is random. The calls are seeded here anyway."""
+    trace, and restores the generator, from which we see that a call is random. The calls are seeded here anyway.
+    """
 
     def call(op: Any, *args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
@@ -99,7 +100,8 @@ def _judge(row: Row, found: list[Case]) -> Outcome:
 
 def _route(row: Row, called: set[torch._ops.OpOverload], fallbacks: list[str]) -> Outcome:
     """Who served the row: `called` if there was a fallback, `decomposed` if some operator that the entry comes down to
-    has no lowering of its own, else `lowered`."""
+    has no lowering of its own, else `lowered`.
+    """
     if row.direction != "forward":
         return {"called": fallbacks} if fallbacks else {}
     without = sorted(overload.name() for overload in called if not _has_lowering(overload))

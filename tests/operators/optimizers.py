@@ -16,7 +16,8 @@ _STEPS = 3
 
 def cases(row: rows.Row) -> list[Case]:
     """Each configuration that torch tests, one parameter after another and multi-tensor; `capturable` where torch lets
-    xla have it, which is not with `foreach`, nor in Adadelta."""
+    xla have it, which is not with `foreach`, nor in Adadelta.
+    """
     info = rows.entry_of(row)
     if row.direction == "errors":
         return [_error(info, each) for each in info.optim_error_inputs_func("cpu", torch.float32)]

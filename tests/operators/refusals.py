@@ -20,7 +20,8 @@ Outcome = dict[str, Any]
 
 def judge(row: Row) -> Outcome:
     """The outcome of all wrong calls of an entry: `refused` is how many the CPU refuses, `same_words` on how many of
-    them the messages are the same, `excused` how many differ for a reason that `excused` lists."""
+    them the messages are the same, `excused` how many differ for a reason that `excused` lists.
+    """
     found, expected = _chosen(wrong.cases(row))
     counts = {"refused": 0, "same_words": 0, "excused": 0}
     failures: list[tuple[str, str]] = []
@@ -44,7 +45,8 @@ def judge(row: Row) -> Outcome:
 
 def _chosen(found: Iterable[Wrong]) -> tuple[list[Wrong], list[Result]]:
     """The first `WANTED` calls that the CPU refuses, the first `ACCEPTED` that it takes, and the first `ELSEWHERE` with
-    a tensor on another device, with what the CPU gives."""
+    a tensor on another device, with what the CPU gives.
+    """
     chosen, expected = [], []
     wanted = {"refused": wrong.WANTED, "accepted": ACCEPTED, "elsewhere": ELSEWHERE}
     for case in found:

@@ -91,7 +91,8 @@ def overloads(case: Case) -> set[torch._ops.OpOverload]:
 
 def lazy(cases: Sequence[Case]) -> Iterator[Result]:
     """All calls recorded, then one program of them; one by one where something raised. A call that reads a value
-    raises what is wrong with an earlier one, which then passes."""
+    raises what is wrong with an earlier one, which then passes.
+    """
     for start in range(0, len(cases), BATCH):
         batch = cases[start : start + BATCH]
         trees = [record(case, XLA) for case in batch]

@@ -64,7 +64,8 @@ def read(path: pathlib.Path = PATH) -> Iterator[Row]:
 
 def is_in_share(row: Row) -> bool:
     """Whether CI runs the row: every operator and module forward and backward in float32 on the lazy road, and some of
-    the rest, always the same."""
+    the rest, always the same.
+    """
     if row.database != "foreach" and row.direction in ("forward", "backward") and (row.dtype, row.road) == _FIRST:
         return True
     return zlib.crc32(str(row).encode()) % (ONE_WRONG_OF if row.direction == "wrong" else ONE_OF) == 0

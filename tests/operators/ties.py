@@ -39,7 +39,8 @@ def _mode(result: Any, x: torch.Tensor, dim: int = -1, keepdim: bool = False, **
 
 def _svd(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """The singular values, the vectors but for a factor of size 1 that two of them share, and the product of all. The
-    vectors that complete a basis are any: their projection is compared."""
+    vectors that complete a basis are any: their projection is compared.
+    """
     u, s, v = result
     vh = v if hasattr(result, "Vh") else v.mH
     k = s.shape[-1]

@@ -62,7 +62,8 @@ class Variant:
 
     def preloaded(self) -> str:
         """Paths of what is loaded before Python; empty without a sanitizer. Exceptions of libraries that bring C++'s
-        own along are caught only if that is there first."""
+        own along are caught only if that is there first.
+        """
         names = (self.runtime, "libstdc++.so.6") if self.runtime else ()
         return " ".join(map(self._path, names))
 

@@ -155,7 +155,8 @@ def in_order(collective: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 def _together(tensors: Sequence[Any], function: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
     """A collective that treats all elements alike, of one array for all tensors of a dtype: there is one for many
-    parameters."""
+    parameters.
+    """
     results: dict[int, jax.Array] = {}
     for dtype in dict.fromkeys(x.dtype for x in tensors):
         numbers = [number for number, x in enumerate(tensors) if x.dtype == dtype]
@@ -251,7 +252,8 @@ def transfer(x, source, target):
 @in_order
 def _swapped(x: jax.Array, pair: Sequence[int]) -> jax.Array:
     """What two ranks have, for both. A permutation would be the collective for it, but all devices of a program meet
-    for one, whoever they are in it; for this, the two."""
+    for one, whoever they are in it; for this, the two.
+    """
     return grouped.gather(x, grouped.partition(pair, 2), 2)
 
 

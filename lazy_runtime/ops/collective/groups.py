@@ -74,7 +74,8 @@ def gather(x: jax.Array, groups: Groups, size: int, dim: int | None = None) -> j
 
 def exchange(x: jax.Array, groups: Groups, size: int, split_dim: int, concat_dim: int) -> jax.Array:
     """The n-th of `size` parts along one dimension goes to the n-th of the group; what comes is side by side along
-    another one."""
+    another one.
+    """
     if _are_equal(groups):
         return lax.all_to_all(x, AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
     assert groups is not None

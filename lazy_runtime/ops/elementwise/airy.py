@@ -1,5 +1,6 @@
 """Airy's function Ai, as in torch's kernel by the rational approximations of the Cephes library (S. L. Moshier,
-https://www.netlib.org/cephes)."""
+https://www.netlib.org/cephes).
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,8 @@ def floor_divide(x, y):
 
 def _rounding_steps(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
     """The operands of a division in at least float32, and what follows each of its steps: torch's vector code rounds
-    16-bit floats to 16 bits there, and a jump between integers shows it. XLA would drop mere conversions."""
+    16-bit floats to 16 bits there, and a jump between integers shows it. XLA would drop mere conversions.
+    """
     limits = jnp.finfo(x.dtype)
     if limits.bits >= 32:
         return x, y, lambda value: value

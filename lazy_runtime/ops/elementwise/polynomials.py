@@ -27,7 +27,8 @@ def _register(name: str, function: Callable[[Any, Any], Any]) -> None:
 
 def _recurrence(first: Any, n: Any, step: Callable[[Any, Any, Any], Any]) -> Any:
     """P_n from P_0 = 1, P_1 = `first` and `step` (k, P_k, P_k-1) → P_k+1. As long as an element needs it: what has
-    become nan stays nan."""
+    become nan stays nan.
+    """
     before = jnp.ones_like(first)
 
     def open_(k: Any, last: Any) -> Any:

@@ -1,5 +1,6 @@
 """Histograms. The bins follow aten/src/ATen/native/cpu/HistogramKernel.cpp step by step: an element on an edge belongs
-where its roundings put it."""
+where its roundings put it.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ def _count(rows, edges, locate, weight, density, dtype):
 
 def _infer_histc(x: torch.Tensor, bins: int = 100, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The CPU has floats alone. Code for accelerators counts integers with it, as CUDA does, in ways that can be
-    captured (transformers' mixtures of experts)."""
+    captured (transformers' mixtures of experts).
+    """
     if type(x) is torch.Tensor:
         counts = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
         _refusals("aten::histc", x.float() if counts else x, bins, *args, **kwargs)

@@ -55,7 +55,8 @@ def _infer_index(x, indices):
 
 def _infer_index_put(x, indices, values, accumulate=False):
     """`aten::index_put` on meta tensors, with the checks that only the CPU kernel makes. Those of a mask are made in
-    `data_dependent.py`, and when the program runs."""
+    `data_dependent.py`, and when the program runs.
+    """
     if not any(map(is_mask, indices)):
         shape = _infer_index(x, indices).shape
         if not broadcasts(values.shape, shape):

@@ -26,7 +26,8 @@ def axes(dim, ndim: int) -> tuple[int, ...]:
 
 def checked_op(*names: str, **options: Any) -> Callable[[Callable], Callable]:
     """`op` for operators of one tensor whose CPU kernel checks more (dtypes, dimensions of 0-d tensors) than their meta
-    kernel: it runs on one element, or on none, for its errors."""
+    kernel: it runs on one element, or on none, for its errors.
+    """
 
     def infer_as(name: str) -> Callable[..., Any]:
         def infer(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

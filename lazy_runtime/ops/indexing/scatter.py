@@ -20,7 +20,8 @@ aten = torch.ops.aten
 
 def _with_dimensions(function):
     """Lets a function of (x, dim, index, ...) whose result has x's shape take a tensor without dimensions, which torch
-    treats as a vector of one element."""
+    treats as a vector of one element.
+    """
 
     @functools.wraps(function)
     def wrapper(x, dim, index, *rest, **options):

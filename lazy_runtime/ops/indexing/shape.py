@@ -274,7 +274,8 @@ def unfold_backward(grad, input_sizes, dim, size, step):
 
 def concatenate(parts, dim):
     """`jnp.concatenate` without the empty parts: XLA:CPU aborts the process over some programs that have them
-    (`SmallVector unable to grow`, jaxlib 0.10.2)."""
+    (`SmallVector unable to grow`, jaxlib 0.10.2).
+    """
     return jnp.concatenate([x for x in parts if x.size] or parts, axis=dim)
 
 

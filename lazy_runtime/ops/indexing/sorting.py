@@ -131,7 +131,8 @@ def mode(x, dim=-1, keepdim=False, *, out):
 
 def search(sorted_sequence, values, right, sorter=None):
     """Torch's binary search, step by step: what it finds in a sequence with nans, which it takes to be smaller than
-    anything, follows from its steps."""
+    anything, follows from its steps.
+    """
     size = sorted_sequence.shape[-1]
     shared = sorted_sequence.ndim == 1
     start = jnp.zeros(values.shape, jnp.int64)

@@ -45,7 +45,8 @@ def _on_cpu(x: torch.Tensor) -> torch.Tensor:
 @op("aten::_grouped_mm", infer=_infer)
 def grouped_mm(x, y, offs=None, bias=None, out_dtype=None, *, input_spec, out):
     """Row m of the result is that of its group where `x` has two dimensions, column n where `y` has two; if both have,
-    there is a result for each group. What belongs to no group, torch leaves as it was in memory; here it is 0."""
+    there is a result for each group. What belongs to no group, torch leaves as it was in memory; here it is 0.
+    """
     dtype = out.struct().dtype
     if offs is None:
         return jnp.matmul(x, y, precision=precision.of(x.dtype), preferred_element_type=dtype)

@@ -36,7 +36,8 @@ def _column_major(x: torch.Tensor) -> torch.Tensor:
 
 def lu_factor(x):
     """LU in one matrix, pivots (int32, from 1), info (number of the first zero on U's diagonal), and the permutation
-    for which x[permutation] = L U."""
+    for which x[permutation] = L U.
+    """
     if not x.size and x.dtype.itemsize == 2:  # XLA factors no 16-bit floats, which do not matter here
         factors, *others = lu_factor(x.astype(jnp.float32))
         return factors.astype(x.dtype), *others

@@ -124,7 +124,8 @@ def _parity(pivots):
 
 def _lu_factor(a, spec):
     """LU and pivots; of real contiguous matrices those of the transposed ones, as torch has it: its backward formulas
-    go by these strides too."""
+    go by these strides too.
+    """
     transposed = spec.is_contiguous and not spec.dtype.is_complex
     factors, pivots, *_ = lu_factor(a.mT if transposed else a)
     return factors, pivots
@@ -230,7 +231,8 @@ def linalg_lstsq(a, b, rcond=None, *, driver=None, out):
 
 def _by_qr(a, b):
     """The least squares solution, or if there are many the smallest, for matrices of full rank, or of zeros alone, for
-    which LAPACK's gels gives zeros."""
+    which LAPACK's gels gives zeros.
+    """
     rows, columns = a.shape[-2:]
     q, r = linalg.qr(a if rows >= columns else adjoint(a), full_matrices=False)
     zero = jnp.diagonal(r, axis1=-2, axis2=-1) == 0

@@ -43,7 +43,8 @@ def are_torchs(platform: str, dtype: Any) -> bool:
 
 def takes_turned(platform: str, dtype: Any) -> bool:
     """Whether there are products of this dtype, torch's or ours, that take matrices `Transposed`, as they lie; where it
-    is XLA that multiplies them, it does as well."""
+    is XLA that multiplies them, it does as well.
+    """
     return are_torchs(platform, dtype) or _may_be_ours(platform, dtype)
 
 
@@ -97,7 +98,8 @@ def _calls_aten(x, y, platform: str) -> bool:
 
 def _calls_onednn(x, y, platform: str) -> bool:
     """Whether a product of two matrices is worth a call of oneDNN's kernel for linear layers: between other kernels,
-    whose workers take from XLA's threads the cores that its own product would need."""
+    whose workers take from XLA's threads the cores that its own product would need.
+    """
     if (
         not aten_bridge.has_other_kernels()
         or x.ndim != 2

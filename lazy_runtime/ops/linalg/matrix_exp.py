@@ -18,7 +18,8 @@ _DEGREE = 16
 @op("aten::linalg_matrix_exp")
 def linalg_matrix_exp(x):
     """exp(x) = exp(x / 2**s) ** (2**s): matrix products alone, unlike `jax.scipy.linalg.expm`, whose Padé approximants
-    need solving and which gives nans from a norm of 2**16 times the bound on."""
+    need solving and which gives nans from a norm of 2**16 times the bound on.
+    """
     if x.size == 0:
         return x
     dtype = x.dtype

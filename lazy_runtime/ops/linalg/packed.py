@@ -192,7 +192,8 @@ def packed_convolution(
     out,
 ):
     """A convolution, plus `other`, and `then` an activation of `IN_PLACE`, with what it takes beside the image;
-    computed in `weight_dtype`, the image's if it is None."""
+    computed in `weight_dtype`, the image's if it is None.
+    """
     like = ChannelsLast.described(out.shape, image.dtype)
     operands = [
         ChannelsLast(physical(image)),
@@ -214,7 +215,8 @@ def packed_convolution(
 @op("lazy_runtime::packed_linear", parts=True, products=True)
 def packed_linear(x, packed, bias, size, other=None, then=None, numbers=(), weight_dtype=None, *, input_spec):
     """A product, plus `other`, and `then` an activation of `IN_PLACE`; computed in `weight_dtype`, x's if it is
-    None."""
+    None.
+    """
     like = jax.ShapeDtypeStruct((x.shape[0], size[0]), x.dtype)
     weight = Packed.of(packed, weight_dtype or input_spec.dtype, size)
     if other is None:

@@ -1,5 +1,6 @@
 """Products of a few rows with a large matrix, on the CPU in a kernel of ours (native/few_rows.cpp): linear layers of
-small batches, forward and the gradient of their input. The matrix is read once, at the memory's speed."""
+small batches, forward and the gradient of their input. The matrix is read once, at the memory's speed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Products of a tall matrix and a wide one with few numbers between them, on the CPU in a kernel of ours
-(native/outer_products.cpp): gradients of large linear layers' weights, of small batches."""
+(native/outer_products.cpp): gradients of large linear layers' weights, of small batches.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Attention on the CPU in torch's own kernel (flash attention), which never holds the scores, or forward in ours
 (`attention_native.py`): by what was measured (docs/measurements.md) torch's takes less than half the time of products
-and softmax in XLA."""
+and softmax in XLA.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def backward(
 
 def _lying(x: Any) -> HeadsLast | Strided:
     """A value as the kernel takes it: where it lies, if it need not be changed first, and has all of a head's features
-    side by side."""
+    side by side.
+    """
     strided = x.strided if isinstance(x, Permuted) and not bfloat16_upcast.is_wanted("cpu", x.dtype) else None
     return strided if strided is not None and strided.strides[-1] == 1 else HeadsLast.of(x)
 

@@ -176,7 +176,8 @@ class _Band(NamedTuple):
 
     def each(self, body: Callable[[_Rows, Any], Any], results: Any) -> Any:
         """The results after all blocks: `body` gives from a block and the results before it those after it. The last
-        block begins early enough to be as long as the others."""
+        block begins early enough to be as long as the others.
+        """
         count = -(-(self.stop - self.start) // self.block)
         if count <= 1:
             return body(_Rows(self.start, self.stop - self.start), results)

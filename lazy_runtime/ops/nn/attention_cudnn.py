@@ -43,7 +43,8 @@ def forward(query: Any, key: Any, value: Any, options: Options) -> tuple[Any, An
 
 def backward(grad: Any, query: Any, key: Any, value: Any, options: Options) -> Any:
     """Gradients of the queries, the keys and the values. jax has the kernel's backward form only behind its forward
-    one, which is run again: it is the lesser part."""
+    one, which is run again: it is the lesser part.
+    """
 
     def attended(query: Any, key: Any, value: Any) -> Any:
         heads_last = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))

@@ -1,5 +1,6 @@
 """Attention on the CPU in a kernel of ours (native/attention.cpp), where oneDNN has its products for this processor: by
-what was measured (docs/performance.md) bfloat16 takes half the time of torch's kernel, float32 nine tenths."""
+what was measured (docs/performance.md) bfloat16 takes half the time of torch's kernel, float32 nine tenths.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def _works(name: str) -> bool:
 
 def _is_right(dtype: torch.dtype, kernel: Any) -> bool:
     """Whether a small attention is computed: products that are not made for the processor may take something for what
-    it is not."""
+    it is not.
+    """
     # of the scores 0, 1/64, ... each weight is rounded; the values are small integers
     query = torch.full((1, 1, 3, LANES), 0.25)
     key = torch.arange(35.0).view(1, 1, 35, 1).expand(1, 1, 35, LANES) / 16

@@ -61,7 +61,8 @@ def _prefers_aten(platform: str, x, weight, geometry: Geometry) -> bool:
 
 def _is_product(weight, geometry: Geometry, platform: str) -> bool:
     """Whether the convolution is a matrix product over the channels. One of some of the pixels is none on a GPU, where
-    XLA (jaxlib 0.11.2) takes their selection into its Triton kernel for the product and ends the process over it."""
+    XLA (jaxlib 0.11.2) takes their selection into its Triton kernel for the product and ends the process over it.
+    """
     is_whole = platform == "cpu" or (set(geometry.stride) == {1} and not any(geometry.padding))
     return is_whole and geometry.groups == 1 and not geometry.transposed and all(k == 1 for k in weight.shape[2:])
 
@@ -83,7 +84,8 @@ LEAST_COPIED = 1 << 18
 
 def _is_copied(weight, geometry: Geometry) -> bool:
     """Whether torch's convolution of channels-last images would first bring the weight into that order, in vain
-    (`layout.Opaque`)."""
+    (`layout.Opaque`).
+    """
     is_plain = not isinstance(weight, ChannelsLast) and weight.ndim == 4 and max(weight.shape[2:]) > 1
     return is_plain and weight.size >= LEAST_COPIED and geometry.groups == 1 and not geometry.transposed
 
@@ -235,7 +237,8 @@ _library.impl("channels_last", lambda weight: torch.empty_like(weight), "Meta")
 
 def wants_channels_last(platform: str, weight: torch.Tensor, transposed: bool) -> bool:
     """Whether a weight that is kept from call to call is better kept channels last: the kernels bring any other order
-    into theirs at each call, which takes a third of the time of a layer with few pixels and many channels."""
+    into theirs at each call, which takes a third of the time of a layer with few pixels and many channels.
+    """
     if platform != "cpu" or transposed or weight.dim() != 4 or not aten_bridge.available():
         return False
     return weight.dtype in (torch.float32, torch.bfloat16) and max(weight.shape[2:]) > 1
@@ -310,7 +313,8 @@ def _is_depthwise(x, weight, geometry: Geometry) -> bool:
 
 def _depthwise(x, weight, geometry: Geometry):
     """One filter per channel: a sum of shifted, scaled images, which XLA fuses into one loop. Its own grouped
-    convolution is up to fifty times slower on the CPU."""
+    convolution is up to fifty times slower on the CPU.
+    """
     dtype = x.dtype
     weight = opmath(weight)
     total = None

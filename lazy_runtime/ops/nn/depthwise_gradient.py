@@ -1,6 +1,7 @@
 """The gradient of the filters of convolutions of each channel by itself, on the CPU in a kernel of ours
 (native/depthwise_gradient.cpp). Where a window reaches beyond the image it multiplies by zeros, so that a gradient that
-is not finite gives NaN there."""
+is not finite gives NaN there.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LANES = 16
 
 def pays(x: Any, weight: Any, geometry: Any, platform: str) -> bool:
     """Whether the kernel takes a convolution of this image, an array with its channels last, and is faster than
-    oneDNN's, which is as fast with filters of 3×3."""
+    oneDNN's, which is as fast with filters of 3×3.
+    """
     if platform != "cpu" or x.ndim != 4 or x.dtype != jnp.float32 or x.size == 0 or geometry.transposed:
         return False
     side, across = weight.shape[2:]

@@ -1,6 +1,7 @@
 """Convolutions of 1x1, and of each channel by itself, with kept weights in kernels of ours on the CPU
 (native/pointwise.cpp, native/depthwise.cpp). oneDNN's find out anew at each call what they have to do, which takes 20
-to 30 us, and after them an activation is another pass over the results (docs/measurements.md)."""
+to 30 us, and after them an activation is another pass over the results (docs/measurements.md).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def _is_built(name: str) -> bool:
 
 def _is_right_pointwise(kernel: Any) -> bool:
     """Whether a small one is computed: products that are not made for the processor may take something for what it is
-    not."""
+    not.
+    """
     image = torch.arange(2.0 * 16).view(1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
     filters = torch.arange(2.0 * 24).view(24, 2)
     packed = torch.ops.lazy_runtime_kernels.pointwise_filters(filters)

@@ -47,7 +47,8 @@ def _padded(x, size: int, padding: int, align_corners: bool):
 
 def _pick(image, places):
     """Pixels (batch, out..., channels) of an image (batch, space..., channels) at whole positions, given as floats, per
-    dimension; zeros outside of it."""
+    dimension; zeros outside of it.
+    """
     inside, index = True, []
     for d, place in enumerate(places):
         size = image.shape[1 + d]

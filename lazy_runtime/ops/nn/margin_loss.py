@@ -52,7 +52,8 @@ def _scale(grad, x, reduction: int):
 
 def _one_label(x, target, weight, margin):
     """By how much each class is within the margin of the label's score, which classes are not the label, and the
-    label's weight."""
+    label's weight.
+    """
     x, target = _rows(x), target.reshape(-1, 1)
     checks.in_range(target, x.shape[1], lambda n: RuntimeError("target out of range"), lowest=0)
     away = margin - jnp.take_along_axis(x, target, 1, mode="clip") + x
@@ -80,7 +81,8 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
 
 def _several_labels(x, target, argument: str):
     """(samples, labels, classes) by how much each class that is no label is within the margin of each label's score,
-    where the labels and classes are such, (samples, labels) the labels."""
+    where the labels and classes are such, (samples, labels) the labels.
+    """
     x, target = _rows(x), target.reshape(-1, x.shape[-1] if x.ndim else 1)
     classes = x.shape[1]
     message = f"argument {argument} 'target' is out of range"

@@ -98,7 +98,8 @@ def _max_pool(x, kernel, stride, padding, dilation, sizes, *, n: int):
 def _maximum(terms):
     """The greatest of the arrays and the number that stands beside it; nan wins, and the first of equals. One term per
     place in a window: XLA fuses them, and the position of the maximum comes for free. Where nobody asks for that, one
-    instruction for each element is left: choosing the value by `better` too took twice the time."""
+    instruction for each element is left: choosing the value by `better` too took twice the time.
+    """
     best = index = None
     for part, place in terms:
         place = jnp.broadcast_to(place, part.shape)
@@ -114,7 +115,8 @@ def _maximum(terms):
 @_batched
 def _max_pool_backward(x, grad, indices, kernel, stride, padding, dilation, *, n: int):
     """For each place in the window, the gradients whose maximum stood there, put back: no scatter, which is serial on
-    the CPU."""
+    the CPU.
+    """
     spatial, sizes = x.shape[1:-1], grad.shape[1:-1]
     windows = _Windows(n, spatial, sizes, kernel, stride, padding, dilation)
     zero = jnp.zeros((), grad.dtype)
@@ -131,7 +133,8 @@ def _max_pool_backward(x, grad, indices, kernel, stride, padding, dilation, *, n
 
 def _spread(x, zero, edges):
     """`lax.pad`. What negative edges take away is cut off afterwards: in a sharded dimension XLA's partitioner (jaxlib
-    0.10.2) ends the process over them."""
+    0.10.2) ends the process over them.
+    """
     wide = jax.lax.pad(x, zero, [(max(low, 0), max(high, 0), between) for low, high, between in edges])
     return wide[tuple(slice(max(-low, 0), wide.shape[d] + min(high, 0)) for d, (low, high, _) in enumerate(edges))]
 

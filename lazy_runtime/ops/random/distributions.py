@@ -112,7 +112,8 @@ def _poisson_by_inversion(seed, rate):
 
 def _poisson_by_rejection(seed, rate, pending):
     """For rates from 10 on: PTRS of Hörmann, "The transformed rejection method for generating Poisson random
-    variables", 1993. Where not `pending`, the sample is the rate."""
+    variables", 1993. Where not `pending`, the sample is the rate.
+    """
     b = 0.931 + 2.53 * jnp.sqrt(rate)
     a = -0.059 + 0.02483 * b
     inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)

@@ -98,7 +98,8 @@ def exponential(high, low, dtype):
 
 def below(words: Words, p):
     """True with probability `p`, to 2**-32 for an array of float32 or narrower, else to 2**-64. Never for 0, always for
-    1, and for nan never."""
+    1, and for nan never.
+    """
     if hasattr(p, "ndim") and p.ndim and p.dtype != jnp.float64:
         p = p.astype(jnp.float32)
         return (words.a < (p * np.float32(2.0**32)).astype(jnp.uint32)) | (p >= 1)

@@ -13,7 +13,8 @@ aten = torch.ops.aten
 
 def _stand_in(x: torch.Tensor) -> torch.Tensor:
     """A small CPU tensor that the CPU kernels accept or refuse for what they would accept or refuse of `x`: they ask
-    for its dtype, and whether it has one element."""
+    for its dtype, and whether it has one element.
+    """
     return torch.zeros(min(x.numel(), 2), dtype=x.dtype, device="cpu")
 
 

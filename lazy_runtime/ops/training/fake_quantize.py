@@ -118,7 +118,8 @@ _LEAST_SCALE = 6.1e-5  # no array of jax's: to make one would start its clients 
 
 def choose_parameters(low_seen, high_seen, low: int, high: int, symmetric: bool):
     """Scale and zero point for floats in a range: `ChooseQuantizationParams` of fbgemm/QuantUtils.h, which computes in
-    float32 but for the points of the range in units of the scale."""
+    float32 but for the points of the range in units of the scale.
+    """
     steps = high - low
     if symmetric:
         least, most = -(steps // 2 + 1), steps // 2

@@ -53,7 +53,8 @@ def _states(name: str) -> int:
 
 def _fused(name: str) -> Callable[[Callable], Callable]:
     """Registers a function that updates one parameter: (parameter, gradient, states, step count or None, options) →
-    parameter, states; the 16-bit ones among them in float32."""
+    parameter, states; the 16-bit ones among them in float32.
+    """
 
     def register(update: Callable) -> Callable:
         def lowering(params: Arrays, grads: Arrays, *states: Arrays, grad_scale=None, found_inf=None, **options: Any):

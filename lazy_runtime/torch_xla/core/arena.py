@@ -32,7 +32,8 @@ class ToXlaTensorArena:
 
 def to_cpu(data: Any) -> Any:
     """`data` with its xla tensors on the CPU: one execution, however many there are. Those that share memory share it
-    there."""
+    there.
+    """
 
     def convert(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         from ...dispatcher import storage

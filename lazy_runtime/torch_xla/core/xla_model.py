@@ -187,7 +187,8 @@ def optimizer_step(
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """Keeps the compiler from moving work across: what reads the tensors afterwards is not merged with what read them
-    before, and waits for all of them. In place."""
+    before, and waits for all of them. In place.
+    """
     with torch.no_grad():
         for tensor, same in zip(tensors, torch.ops.lazy_runtime.optimization_barrier(list(tensors)), strict=True):
             tensor.copy_(same)

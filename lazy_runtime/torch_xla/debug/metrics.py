@@ -107,5 +107,6 @@ def prometheus_text() -> str:
 
 def json_report() -> str:
     """Everything as a JSON object: `counters` by name, and `metrics` by name with unit (`nanoseconds`, `bytes` or
-    `value`), `total_samples`, `accumulator`, `value_rate` and `rate` per second, and `percentiles`."""
+    `value`), `total_samples`, `accumulator`, `value_rate` and `rate` per second, and `percentiles`.
+    """
     return formats.json_text(*store.snapshot())

@@ -47,7 +47,8 @@ def register() -> None:
 
 def _split_with_sizes_copy(whole: torch.Tensor, sizes: list[int], dim: int = 0, *, out: list[torch.Tensor]) -> None:
     """Writes the parts to `out`; torch's own, which asks for an operator with a list of results to write to, would
-    leave them the strides of the parts."""
+    leave them the strides of the parts.
+    """
     with torch.no_grad():
         for target, part in zip(out, whole.split(sizes, dim), strict=True):
             target.copy_(part)

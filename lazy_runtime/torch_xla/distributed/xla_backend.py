@@ -25,7 +25,8 @@ _c10d: Any = importlib.import_module("torch._C._distributed_c10d")
 
 class _Operators:
     """`torch.ops.lazy_runtime`'s collectives, whose operands may be on the CPU: pickled objects are, as torch sends
-    them."""
+    them.
+    """
 
     def __getattr__(self, name: str) -> Any:
         operator = getattr(torch.ops.lazy_runtime, name)

@@ -95,7 +95,8 @@ def wait(context: Any) -> None:
 
 def _first(context: Any) -> int:
     """The rank that has failed by itself: when one dies, the others' collectives break, and jax ends processes whose
-    coordinator has gone."""
+    coordinator has gone.
+    """
     failed = [index for index, process in enumerate(context.processes) if process.exitcode not in (None, 0)]
     return min(failed, key=lambda index: (_is_consequence(context, index), index))
 

@@ -255,7 +255,8 @@ def _gradients(program: Program, device: str, compiled: str) -> dict[str, torch.
 
 def _slope(program: Program, name: str, direction: torch.Tensor) -> float:
     """The derivative of what `backward` goes back from, along a direction of a parameter: central differences, of two
-    widths, extrapolated."""
+    widths, extrapolated.
+    """
     names = program.load()
     torch.manual_seed(0)
     start = names.Net().double()

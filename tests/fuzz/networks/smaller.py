@@ -12,7 +12,8 @@ _PLAIN = {"loss": Gene("plain", 10), "optimizer": Gene("SGD", 0)}
 
 def smaller(program: Program) -> Iterator[Program]:
     """Programs that are a little smaller, those that leave out most first. A layer's details are drawn again, to fit
-    the tensor that it meets then."""
+    the tensor that it meets then.
+    """
     recipe = program.recipe
     if recipe is None:
         return

@@ -157,7 +157,8 @@ class Machine:
 
     def contents(self) -> dict[str, torch.Tensor]:
         """All values and gradients, as they are now: CPU tensors, or the insides of xla tensors, which never change and
-        are not computed yet."""
+        are not computed yet.
+        """
         found = {}
         for name, tensor in self.tensors().items():
             found[name] = _frozen(tensor)

@@ -142,7 +142,8 @@ class Sketch:
 
     def metadata(self) -> bool:
         """Not of a tensor with a gradient under its views: where a device has no strides of its own, torch makes their
-        gradients by the views' operators anew, from a base that looks otherwise by then."""
+        gradients by the views' operators anew, from a base that looks otherwise by then.
+        """
         name, x = self.pick()
         if x.requires_grad and has_views(x):
             return False
@@ -283,7 +284,8 @@ class Sketch:
 
     def is_undefined(self, target: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
         """Whether torch leaves open what a write gives: elements that share a place (torch refuses only those of an
-        expanded tensor), or a source that overlaps the target without being the same (torch refuses only some)."""
+        expanded tensor), or a source that overlaps the target without being the same (torch refuses only some).
+        """
         place = places(target)
         if is_expanded(target):
             return False

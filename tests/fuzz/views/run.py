@@ -56,7 +56,8 @@ def interpret(program: Program, device: str, touch: bool = True) -> Outcome:
 
 def compile_and_run(program: Program, device: str, backend: str) -> Outcome:
     """Runs `before` and `after` statement by statement, and `inside` as one compiled function, whose statements must
-    not raise."""
+    not raise.
+    """
     machine = Machine(device)
     raised = {number: error for number, line in enumerate(program.before) if (error := machine.step(line)) is not None}
     arguments = list(machine.names)

@@ -25,7 +25,8 @@ def _sizes_of_expand(s: Sketch, x: torch.Tensor) -> str:
 def _as_strided(s: Sketch, x: torch.Tensor, name: str = "as_strided") -> str | None:
     """Not beyond the elements of what has a gradient: those have none, until a write has torch make the view anew: by
     the base's strides, which gives them one, or where a device has no strides by the views' own operators, which does
-    not (`_requires_grad`)."""
+    not (`_requires_grad`).
+    """
     rank = s.draw(st.integers(0, 2))
     size = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
     stride = tuple(s.draw(st.integers(0 if s.odds(6) else 1, 3)) for _ in range(rank))
@@ -77,7 +78,8 @@ KINDS = [("int64", "int32", "uint8"), ("float32", "complex64")]
 
 def _view_dtype(s: Sketch, x: torch.Tensor) -> str | None:
     """Not of a conjugate: XLA computes it, and so takes it as other parts where the CPU, with its bit, refuses. Nor of
-    what has no elements: torch's kernels for the CPU give `x * 2` strides (1, 0, 0) then, its meta kernels others."""
+    what has no elements: torch's kernels for the CPU give `x * 2` strides (1, 0, 0) then, its meta kernels others.
+    """
     if x.is_conj() or not x.numel():
         return None
     for kind in KINDS:
@@ -284,7 +286,8 @@ def _resize(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 def _requires_grad(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """Not off under views that were made while it was on, nor on for a view: torch has views of it made again from a
     base that needs no gradient, and where a device has no strides of its own it asserts that there is one
-    (torch/csrc/autograd/variable.cpp)."""
+    (torch/csrc/autograd/variable.cpp).
+    """
     wanted = s.one_of([True, False])
     if x._is_view() if wanted else has_views(x):
         return None
@@ -293,7 +296,8 @@ def _requires_grad(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 
 def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """`x.data = y`; not with an alias of itself, of which AOTAutograd makes no sense where tensors are functional ones
-    (torch 2.13, its `aot_eager` too): it refuses, or loses `requires_grad`."""
+    (torch 2.13, its `aot_eager` too): it refuses, or loses `requires_grad`.
+    """
     other, y = s.pick()
     return None if shares(x, y) else f"{name}.data = {other}"
 
@@ -301,7 +305,8 @@ def _data(s: Sketch, name: str, x: torch.Tensor) -> str | None:
 def _set(s: Sketch, name: str, x: torch.Tensor) -> str | None:
     """Not of a view: torch takes it for one of its old base still, and has its gradient made over that. Nor under views
     where gradients are needed then: torch has the views made again from what is no base of theirs any more, which only
-    a device with strides can do at all (`_requires_grad`). Nor with an alias of itself, as `_data`."""
+    a device with strides can do at all (`_requires_grad`). Nor with an alias of itself, as `_data`.
+    """
     other, y = s.pick()
     if x._is_view() or shares(x, y) or (has_views(x) and (x.requires_grad or y.requires_grad)):
         return None

@@ -142,7 +142,8 @@ def test_a_program_that_was_compiled_meanwhile_is_kept(monkeypatch):
 
 def test_one_in_a_callback_that_drops_it_comes_again(monkeypatch):
     """Python reports what is raised in callbacks of collections and in destructors, and goes on. Jax has one of the
-    former, and an interrupt meets it often."""
+    former, and an interrupt meets it often.
+    """
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     interrupts.keep_lost.__wrapped__()
 

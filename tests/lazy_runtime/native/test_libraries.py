@@ -18,7 +18,8 @@ from lazy_runtime.native import build, libraries
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """The package as `pip install` leaves it where there was no torch yet, with an empty home and a compiler that
-    copies what has been built here; gives the environment and the file that says what the compiler has compiled."""
+    copies what has been built here; gives the environment and the file that says what the compiler has compiled.
+    """
     for package in (lazy_runtime, openxla_backend):
         source = Path(package.__file__).parent
         shutil.copytree(source, tmp_path / "site" / source.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

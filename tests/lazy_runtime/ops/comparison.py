@@ -51,7 +51,8 @@ def check(
     **kwargs: Any,
 ) -> Any:
     """Calls `function` with CPU tensors, and it (or `on`) with the same on `device`; compares the results and the
-    gradients. Returns the result on `device`."""
+    gradients. Returns the result on `device`.
+    """
     args, kwargs = fresh(args, "cpu"), fresh(kwargs, "cpu")
     args_there, kwargs_there = fresh(args, device), fresh(kwargs, device)
     expected, result = function(*args, **kwargs), (on or function)(*args_there, **kwargs_there)

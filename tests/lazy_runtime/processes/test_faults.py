@@ -1,5 +1,6 @@
 """A rank is killed in the middle of a step, of a collective, of a save: the job ends, and the next one goes on from the
-last whole checkpoint, to the weights of a training that nothing has interrupted."""
+last whole checkpoint, to the weights of a training that nothing has interrupted.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def _as_16_bit(dtype: torch.dtype) -> Any:
 
 def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
     """Equal but for roundings: sums of up to 4096 products, of numbers as large as the largest result. A 16-bit
-    chain of products is rounded once per link; float32 roundings add up over the elements of a sum."""
+    chain of products is rounded once per link; float32 roundings add up over the elements of a sum.
+    """
     assert found.dtype == expected.dtype
     size = expected.double().abs().nan_to_num(posinf=0.0).max().item() if expected.numel() else 0.0
     roundings = 4 if expected.dtype.itemsize == 2 else 32

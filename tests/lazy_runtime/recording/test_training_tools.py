@@ -88,7 +88,8 @@ def test_averaged_models(is_exponential: bool) -> None:
 
 def test_a_padded_encoder() -> None:
     """In evaluation torch's fast path on the CPU takes the padding out and gives zeros there: what is padded is no
-    result, so only the rest is compared."""
+    result, so only the rest is compared.
+    """
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64)
     model = nn.TransformerEncoder(layer, 2).eval()

@@ -70,7 +70,8 @@ def test_state_that_is_there_stays_as_it_is():
 )
 def test_a_learning_rate_of_zero_changes_nothing(name, options):
     """Not what has had no gradient either, as the rows of an embedding that a batch has not: 0 / 0 in torch's formula
-    for counts on the device."""
+    for counts on the device.
+    """
 
     def train(device: str, compiled: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)

@@ -35,7 +35,8 @@ def of(tensor: torch.Tensor) -> list[XLAShard]:
 
 def parts(tensor: torch.Tensor) -> dict[tuple[int, ...], Any]:
     """The parts that a tensor is in, one of each, as jax's `Shard`, by the index of their first element; of several
-    copies the first."""
+    copies the first.
+    """
     found: dict[tuple[int, ...], Any] = {}
     for part in sorted(mark_sharding.array_of(tensor.detach()).addressable_shards, key=lambda part: part.replica_id):
         found.setdefault(_start(part), part)

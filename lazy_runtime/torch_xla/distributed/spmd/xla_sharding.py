@@ -76,7 +76,8 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
 
 class MarkShardingFunction(torch.autograd.Function):
     """`mark_sharding` of a new tensor with the same elements, whose gradient is sharded as it is. Compiled functions
-    can have it without a break of their graph."""
+    can have it without a break of their graph.
+    """
 
     @staticmethod
     def forward(ctx: Any, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:

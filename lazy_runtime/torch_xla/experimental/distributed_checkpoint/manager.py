@@ -130,7 +130,8 @@ class CheckpointManager:
 
     def reached_preemption(self, step: int) -> bool:
         """Whether the job is about to be ended, and this is the step at which all ranks save: a few after the one at
-        which the first of them was told so."""
+        which the first of them was told so.
+        """
         if _dist.is_initialized():
             notes = _dist.distributed_c10d._get_default_store()
             if self._told_to_end:

@@ -1,5 +1,6 @@
 """Planners of `torch.distributed.checkpoint` for tensors over several devices (SPMD), of one process or of several: on
-the disk are their parts as they lie, each once, and a part that is loaded is put together of those that it overlaps."""
+the disk are their parts as they lie, each once, and a part that is loaded is put together of those that it overlaps.
+"""
 
 from __future__ import annotations
 

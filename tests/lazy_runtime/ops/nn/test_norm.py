@@ -128,7 +128,8 @@ def test_rms_norm():
 
 def test_large_means_do_not_cancel():
     """The variance is of the centred values: 1000 ± 1 has one of about 1, not a rounding error of a million. The mean
-    itself is known to 1000 times float32's 6e-8, twice."""
+    itself is known to 1000 times float32's 6e-8, twice.
+    """
     check(F.layer_norm, rand(4, 64, grad=False) + 1000, (64,), tolerance=2e-4)
     check(batch_norm, rand(64, 3, grad=False) + 1000, None, None, *statistics(3), training=True, tolerance=2e-4)
 
@@ -175,7 +176,8 @@ def by_formula(x, grad, eps=1e-5):
 @pytest.mark.parametrize("sizes", [(1, 2, 2, 3), (1, 3, 4, 4), (1, 4, 1, 5), (2, 2, 2, 3), (1, 2, 3, 2, 2)], ids=str)
 def test_the_gradient_for_one_image_is_the_formulas(sizes, normed, road):
     """Torch 2.13's own kernel on the CPU reads a gradient of ambiguous strides, as it comes out of
-    `flatten(2).transpose(1, 2)`, in another order: no reference here, nor for a fuzzer."""
+    `flatten(2).transpose(1, 2)`, in another order: no reference here, nor for a fuzzer.
+    """
 
     def run(x, grad):
         norm = F.instance_norm(x) if normed == "instance" else F.batch_norm(x, None, None, training=True)

@@ -1,5 +1,6 @@
 """`torch.distributions` on xla tensors: samples against the exact distributions, gradients of `rsample` against the
-CPU's for the same sample, and `torch.nn.init`."""
+CPU's for the same sample, and `torch.nn.init`.
+"""
 
 from __future__ import annotations
 

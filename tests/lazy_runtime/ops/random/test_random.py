@@ -1,5 +1,6 @@
 """The distributions that random operators draw from. Seeded, so that no bound can flake; each is four to six standard
-errors of its estimate wide, so that a wrong distribution does not fit."""
+errors of its estimate wide, so that a wrong distribution does not fit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What random operators with a density, and the true and false ones, draw, against the exact distributions. Seeded, so
-that no test can flake; a distribution that is off by half a percent anywhere always fails."""
+that no test can flake; a distribution that is off by half a percent anywhere always fails.
+"""
 
 from __future__ import annotations
 
