@@ -86,7 +86,8 @@ struct Added {
   bool narrow = false, once = false;
 
   INLINE float at(int64_t column) const {
-    return narrow ? static_cast<float>(static_cast<const BFloat16*>(row)[column]) : static_cast<const float*>(row)[column];
+    return narrow ? static_cast<float>(static_cast<const BFloat16*>(row)[column])
+                  : static_cast<const float*>(row)[column];
   }
 
   // To the scores from a column on, of which so many are valid.
@@ -173,9 +174,7 @@ struct Heads {
   int64_t by_batch, by_head, by_row;
 
   explicit Heads(const at::Tensor& tensor)
-      : data(static_cast<T*>(tensor.data_ptr())),
-        by_batch(tensor.stride(0)),
-        by_head(tensor.stride(1)),
+      : data(static_cast<T*>(tensor.data_ptr())), by_batch(tensor.stride(0)), by_head(tensor.stride(1)),
         by_row(tensor.stride(2)) {}
 
   T* at(int64_t batch, int64_t head, int64_t row) const {
@@ -195,7 +194,8 @@ void pack_keys(const T* from, int64_t by_row, int64_t keys, int64_t features, T*
     T* block = to + first * features;
     for (int64_t f = 0; f < features; f += pairs<T>) {
       T* row = block + f * width;
-      for (int64_t k = 0; k < count; ++k) std::memcpy(row + k * pairs<T>, from + (first + k) * by_row + f, sizeof(float));
+      for (int64_t k = 0; k < count; ++k)
+        std::memcpy(row + k * pairs<T>, from + (first + k) * by_row + f, sizeof(float));
       std::fill(row + count * pairs<T>, row + width * pairs<T>, T(0.0f));
     }
   }
@@ -230,7 +230,8 @@ struct Attention {
 
   Added added(int64_t batch, int64_t head, int64_t row, int64_t column) const {
     if (!mask) return {};
-    const int64_t place = batch * mask->stride(0) + head * mask->stride(1) + row * mask->stride(2) + column * mask->stride(3);
+    const int64_t place =
+        batch * mask->stride(0) + head * mask->stride(1) + row * mask->stride(2) + column * mask->stride(3);
     const auto* data = static_cast<const char*>(mask->const_data_ptr()) + place * mask->element_size();
     return {data, mask->scalar_type() == at::kBFloat16, mask->stride(3) == 0};
   }
@@ -246,7 +247,8 @@ struct Attention {
     const int64_t width = std::min(most_keys, padded());
     float* scores = scratch(2 * count * width + count * features);
     float* sums = scores + count * width;
-    T* weights = std::is_same_v<T, float> ? reinterpret_cast<T*>(scores) : reinterpret_cast<T*>(sums + count * features);
+    T* weights =
+        std::is_same_v<T, float> ? reinterpret_cast<T*>(scores) : reinterpret_cast<T*>(sums + count * features);
     Row rows[most_queries];
     const int64_t end = causal ? std::min(keys, first + count) : keys;
     for (int64_t k = 0; k < end; k += most_keys) {
@@ -284,9 +286,8 @@ void attend(const Attention<T>& attention, int64_t batch) {
   const int64_t all = batch * attention.heads, both = 2 * attention.packed();
   at::Tensor memory = at::empty({all * both}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
   T* packed = memory.mutable_data_ptr<T>();
-  for_each(all, [&](int64_t item) {
-    attention.pack(item / attention.heads, item % attention.heads, packed + item * both);
-  });
+  for_each(all,
+           [&](int64_t item) { attention.pack(item / attention.heads, item % attention.heads, packed + item * both); });
   const int64_t blocks = ceil_div(attention.queries, most_queries), count = ceil_div(attention.queries, blocks);
   for_each(all * blocks, [&](int64_t item) {
     const int64_t head = item / blocks, first = item % blocks * count;
@@ -310,13 +311,14 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
   std::optional<at::Tensor> seen;
   if (mask) {
     TORCH_CHECK(mask->scalar_type() == at::kFloat || mask->scalar_type() == at::kBFloat16, "a mask of ", mask->dtype());
-    seen = (mask->stride(-1) == 1 || mask->size(-1) == 1 ? *mask : mask->contiguous()).expand({batch, heads, queries, keys});
+    seen = (mask->stride(-1) == 1 || mask->size(-1) == 1 ? *mask : mask->contiguous())
+               .expand({batch, heads, queries, keys});
   }
   const at::Tensor q = side_by_side(query), k = side_by_side(key), v = side_by_side(value);
   const auto compute = [&](auto zero) {
     using T = decltype(zero);
-    attend<T>({Heads<const T>(q), Heads<const T>(k), Heads<const T>(v), Heads<T>(attended), logsumexp, seen, heads, queries,
-               keys, features, causal, static_cast<float>(scale)},
+    attend<T>({Heads<const T>(q), Heads<const T>(k), Heads<const T>(v), Heads<T>(attended), logsumexp, seen, heads,
+               queries, keys, features, causal, static_cast<float>(scale)},
               batch);
   };
   if (query.scalar_type() == at::kBFloat16) {

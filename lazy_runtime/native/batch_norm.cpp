@@ -62,7 +62,8 @@ FOR_EACH_PROCESSOR void moments(const float* from, int64_t rows, int64_t stride,
     }
   }
   for (; r < rows; ++r) {
-    for (int64_t i = 0; i < channels; ++i) squares[i] += (from[r * stride + i] - mean[i]) * (from[r * stride + i] - mean[i]);
+    for (int64_t i = 0; i < channels; ++i)
+      squares[i] += (from[r * stride + i] - mean[i]) * (from[r * stride + i] - mean[i]);
   }
 }
 
@@ -127,7 +128,8 @@ std::tuple<at::Tensor, at::Tensor> statistics(const at::Tensor& images) {
   return {mean, variance};
 }
 
-std::tuple<at::Tensor, at::Tensor> gradients(const at::Tensor& given, const at::Tensor& images, const at::Tensor& mean) {
+std::tuple<at::Tensor, at::Tensor> gradients(const at::Tensor& given, const at::Tensor& images,
+                                             const at::Tensor& mean) {
   check(given);
   check(images);
   TORCH_CHECK(given.sizes() == images.sizes() && mean.numel() == images.size(1) && mean.is_contiguous(),

@@ -71,7 +71,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 struct Part {
   at::ScalarType dtype;
   std::vector<int64_t> sizes;
-  size_t offset;  // bytes
+  size_t offset;                   // bytes
   std::vector<int64_t> strides{};  // none where it is contiguous
 
   static Part parse(std::string_view text) {

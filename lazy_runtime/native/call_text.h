@@ -88,8 +88,8 @@ Call parse(std::string_view text) {
   }
   auto parts = split(text, '|');
   auto name = split(parts.at(0), '.');
-  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(
-                std::string(name[0]).c_str(), name.size() > 1 ? std::string(name[1]).c_str() : ""),
+  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(std::string(name[0]).c_str(),
+                                                           name.size() > 1 ? std::string(name[1]).c_str() : ""),
             std::string(parts.at(1)),
             {},
             {},
@@ -99,7 +99,8 @@ Call parse(std::string_view text) {
     auto items = body.empty() ? std::vector<std::string_view>() : split(body, ',');
     auto number = [&](size_t n) { return parse_double(std::string(items.at(n))); };
     size_t argument = call.arguments.size();
-    TORCH_CHECK(argument < call.op.schema().arguments().size(), call.op.operator_name(), " takes no argument ", parts[i]);
+    TORCH_CHECK(argument < call.op.schema().arguments().size(), call.op.operator_name(), " takes no argument ",
+                parts[i]);
     switch (parts[i].at(0)) {
       case 't':
       case 'a':

@@ -30,8 +30,8 @@ struct Rows {
 
 // `count` results of a row beside each other, whose windows share most of their pixels, all columns in the image.
 template <int64_t side, int64_t stride, int64_t count>
-INLINE void together(const Sizes& s, const float* window, const Vector* w, Rows rows, int64_t c, int64_t at, const Ending& ending,
-                     float* results) {
+INLINE void together(const Sizes& s, const float* window, const Vector* w, Rows rows, int64_t c, int64_t at,
+                     const Ending& ending, float* results) {
   constexpr int64_t columns = (count - 1) * stride + side;
   Vector sums[count] = {};
 #pragma GCC unroll 5
@@ -104,10 +104,10 @@ INLINE void compute(const Sizes& s, const float* image, const float* filters, in
   }
 }
 
-#define COMPUTE(name, side, stride)                                                                             \
+#define COMPUTE(name, side, stride)                                                                                  \
   FOR_EACH_PROCESSOR void name(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end, \
-                               int64_t result, const Ending& ending, float* results) {                              \
-    compute<side, stride>(s, image, filters, first, end, result, ending, results);                                  \
+                               int64_t result, const Ending& ending, float* results) {                               \
+    compute<side, stride>(s, image, filters, first, end, result, ending, results);                                   \
   }
 
 COMPUTE(compute3, 3, 0)  // of any stride
@@ -128,8 +128,8 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   at::Tensor images = given.contiguous(at::MemoryFormat::ChannelsLast);
   int64_t side = filters.size(0);
   Sizes s{images.size(0), images.size(2), images.size(3), images.size(1), stride, padding[0], padding[1]};
-  TORCH_CHECK(filters.is_contiguous() && filters.dim() == 3 && filters.size(1) == side && filters.size(2) == s.channels &&
-                  (side == 3 || side == 5) && s.channels >= lanes,
+  TORCH_CHECK(filters.is_contiguous() && filters.dim() == 3 && filters.size(1) == side &&
+                  filters.size(2) == s.channels && (side == 3 || side == 5) && s.channels >= lanes,
               "filters of shape ", filters.sizes(), " for images of shape ", given.sizes());
   s.rows = (s.height + 2 * s.up - side) / stride + 1;
   s.columns = (s.width + 2 * s.left - side) / stride + 1;
@@ -142,11 +142,14 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   float* to = results.mutable_data_ptr<float>();
   auto compute = kernel(side, stride);
   int64_t parts = ceil_div(s.rows, rows_together);
-  for_each(s.batch * parts, [&](int64_t item) {
-    int64_t image = item / parts, first = item % parts * rows_together;
-    compute(s, from + image * s.height * s.width * s.channels, numbers, first, std::min(s.rows, first + rows_together),
-            image * s.rows * s.columns * s.channels, ending, to);
-  }, results.numel() * side * side);
+  for_each(
+      s.batch * parts,
+      [&](int64_t item) {
+        int64_t image = item / parts, first = item % parts * rows_together;
+        compute(s, from + image * s.height * s.width * s.channels, numbers, first,
+                std::min(s.rows, first + rows_together), image * s.rows * s.columns * s.channels, ending, to);
+      },
+      results.numel() * side * side);
   return results;
 }
 

@@ -71,8 +71,8 @@ INLINE void add_image(const Sizes& s, const float* framed, const float* gradient
 
 // The sums over the images `first`, `first` + `step` and so on, of the channels from `begin` up to `end`.
 template <int64_t side>
-INLINE void compute(const Sizes& s, const float* images, const float* gradients, int64_t begin, int64_t end, int64_t first,
-                    int64_t step, float* results) {
+INLINE void compute(const Sizes& s, const float* images, const float* gradients, int64_t begin, int64_t end,
+                    int64_t first, int64_t step, float* results) {
   int64_t c = std::min(begin, s.channels - lanes);  // of a last vector that is not full, some are computed twice
   Vector sums[side * side] = {};
   float* framed = scratch(s.framed_height<side>() * s.framed_width<side>() * lanes);
@@ -85,13 +85,13 @@ INLINE void compute(const Sizes& s, const float* images, const float* gradients,
   }
 }
 
-FOR_EACH_PROCESSOR void compute5(const Sizes& s, const float* images, const float* gradients, int64_t begin, int64_t end,
-                                 int64_t first, int64_t step, float* results) {
+FOR_EACH_PROCESSOR void compute5(const Sizes& s, const float* images, const float* gradients, int64_t begin,
+                                 int64_t end, int64_t first, int64_t step, float* results) {
   compute<5>(s, images, gradients, begin, end, first, step, results);
 }
 
-FOR_EACH_PROCESSOR void compute7(const Sizes& s, const float* images, const float* gradients, int64_t begin, int64_t end,
-                                 int64_t first, int64_t step, float* results) {
+FOR_EACH_PROCESSOR void compute7(const Sizes& s, const float* images, const float* gradients, int64_t begin,
+                                 int64_t end, int64_t first, int64_t step, float* results) {
   compute<7>(s, images, gradients, begin, end, first, step, results);
 }
 
@@ -102,9 +102,10 @@ at::Tensor gradient(const at::Tensor& given_gradient, const at::Tensor& given, i
                     at::IntArrayRef padding) {
   at::Tensor gradients = given_gradient.contiguous(at::MemoryFormat::ChannelsLast);
   at::Tensor images = given.contiguous(at::MemoryFormat::ChannelsLast);
-  Sizes s{images.size(0), images.size(2), images.size(3), images.size(1), stride, padding[0], padding[1],
-          gradients.size(2), gradients.size(3)};
-  bool fits = s.rows == (s.height + 2 * s.up - side) / stride + 1 && s.columns == (s.width + 2 * s.left - side) / stride + 1;
+  Sizes s{images.size(0), images.size(2), images.size(3),    images.size(1),   stride,
+          padding[0],     padding[1],     gradients.size(2), gradients.size(3)};
+  bool fits =
+      s.rows == (s.height + 2 * s.up - side) / stride + 1 && s.columns == (s.width + 2 * s.left - side) / stride + 1;
   TORCH_CHECK(fits && gradients.size(0) == s.batch && gradients.size(1) == s.channels && (side == 5 || side == 7) &&
                   s.channels >= lanes,
               "gradients of shape ", given_gradient.sizes(), " for images of shape ", given.sizes());
@@ -112,11 +113,14 @@ at::Tensor gradient(const at::Tensor& given_gradient, const at::Tensor& given, i
   at::Tensor partial = at::empty({parts, side, side, s.channels}, images.options());
   const float *from = images.const_data_ptr<float>(), *numbers = gradients.const_data_ptr<float>();
   float* to = partial.mutable_data_ptr<float>();
-  for_each(parts * blocks, [&](int64_t item) {
-    int64_t part = item % parts, begin = item / parts * lanes;
-    (side == 5 ? compute5 : compute7)(s, from, numbers, begin, std::min(begin + lanes, s.channels), part, parts,
-                                      to + part * size);
-  }, gradients.numel() * side * side);
+  for_each(
+      parts * blocks,
+      [&](int64_t item) {
+        int64_t part = item % parts, begin = item / parts * lanes;
+        (side == 5 ? compute5 : compute7)(s, from, numbers, begin, std::min(begin + lanes, s.channels), part, parts,
+                                          to + part * size);
+      },
+      gradients.numel() * side * side);
   for (int64_t part = 1; part < parts; ++part) {
     for (int64_t k = 0; k < size; ++k) to[k] += to[part * size + k];
   }

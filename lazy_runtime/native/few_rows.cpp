@@ -25,7 +25,9 @@ struct Sizes {
   int64_t in, out;  // columns of the few rows, and of their products
 };
 
-AVX512 inline __mmask16 up_to(int64_t count) { return count >= lanes ? 0xffff : static_cast<__mmask16>((1 << count) - 1); }
+AVX512 inline __mmask16 up_to(int64_t count) {
+  return count >= lanes ? 0xffff : static_cast<__mmask16>((1 << count) - 1);
+}
 
 // Products with `count` rows of the matrix (out, in), whose first makes column `first` of the result.
 template <int64_t rows, int64_t count>
@@ -89,20 +91,24 @@ constexpr std::array<std::pair<Part, Part>, most_rows> of_rows(std::index_sequen
 
 void multiply_turned(Part part, const Sizes& s, const float* x, const float* matrix, int64_t work, float* result) {
   constexpr int64_t together = 32;
-  for_each(ceil_div(s.out, together), [&](int64_t item) {
-    part(s, x, matrix, item * together, std::min(s.out, (item + 1) * together), result);
-  }, work);
+  for_each(
+      ceil_div(s.out, together),
+      [&](int64_t item) { part(s, x, matrix, item * together, std::min(s.out, (item + 1) * together), result); }, work);
 }
 
-void multiply(Part part, const Sizes& s, const float* x, const float* matrix, int64_t rows, int64_t work, float* result) {
+void multiply(Part part, const Sizes& s, const float* x, const float* matrix, int64_t rows, int64_t work,
+              float* result) {
   const int64_t parts = std::clamp<int64_t>(at::get_num_threads(), 1, s.in), share = ceil_div(s.in, parts);
   const int64_t size = rows * s.out;
   at::Tensor others = at::empty({parts - 1, size});
   float* partial = others.mutable_data_ptr<float>();
-  for_each(parts, [&](int64_t item) {
-    float* to = item == 0 ? result : partial + (item - 1) * size;
-    part(s, x, matrix, std::min(s.in, item * share), std::min(s.in, (item + 1) * share), to);
-  }, work);
+  for_each(
+      parts,
+      [&](int64_t item) {
+        float* to = item == 0 ? result : partial + (item - 1) * size;
+        part(s, x, matrix, std::min(s.in, item * share), std::min(s.in, (item + 1) * share), to);
+      },
+      work);
   for (int64_t item = 0; item < parts - 1; ++item) {
     for (int64_t k = 0; k < size; ++k) result[k] += partial[item * size + k];
   }
@@ -112,8 +118,9 @@ void multiply(Part part, const Sizes& s, const float* x, const float* matrix, in
 at::Tensor& few_rows(const at::Tensor& x, const at::Tensor& matrix, bool turned, at::Tensor& out) {
   const int64_t rows = x.size(0);
   const Sizes s{x.size(1), matrix.size(turned ? 0 : 1)};
-  TORCH_CHECK(x.is_contiguous() && matrix.is_contiguous() && out.is_contiguous() && matrix.size(turned ? 1 : 0) == s.in &&
-                  rows >= 1 && rows <= most_rows && s.in >= 1 && out.dim() == 2 && out.size(0) == rows && out.size(1) == s.out,
+  TORCH_CHECK(x.is_contiguous() && matrix.is_contiguous() && out.is_contiguous() &&
+                  matrix.size(turned ? 1 : 0) == s.in && rows >= 1 && rows <= most_rows && s.in >= 1 &&
+                  out.dim() == 2 && out.size(0) == rows && out.size(1) == s.out,
               "matrices of shapes ", x.sizes(), " and ", matrix.sizes(), " into one of ", out.sizes());
   static constexpr auto parts = of_rows(std::make_index_sequence<most_rows>());
   const auto [of_dots, of_adds] = parts[rows - 1];

@@ -43,9 +43,7 @@ struct XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return previous;
   }
 
-  c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
+  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
   c10::Stream getNewStream(c10::Device device, int) const override { return getStream(device); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
@@ -73,17 +71,16 @@ struct XLAHooks final : public at::XLAHooksInterface {
 
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     const c10::DeviceIndex count = device_count.load();
-    TORCH_CHECK(
-        count == 0 || index < count, "there is no device xla:", static_cast<int>(index), ": this process has ",
-        static_cast<int>(count), " (`torch.xla.device_count()`)");
+    TORCH_CHECK(count == 0 || index < count, "there is no device xla:", static_cast<int>(index), ": this process has ",
+                static_cast<int>(count), " (`torch.xla.device_count()`)");
     if (index < 0) index = current_device;
     return at::make_generator<XLAGenerator>(index, at::detail::createCPUGenerator());
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    TORCH_CHECK(
-        false, "xla devices have no default generator: their random numbers follow torch.manual_seed, or "
-        "torch.xla.manual_seed; torch.xla.get_rng_state() is their state");
+    TORCH_CHECK(false,
+                "xla devices have no default generator: their random numbers follow torch.manual_seed, or "
+                "torch.xla.manual_seed; torch.xla.get_rng_state() is their state");
   }
 };
 
@@ -97,9 +94,8 @@ void cpu_generator_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 }
 
 TORCH_LIBRARY_FRAGMENT(lazy_runtime, library) {
-  library.def(
-      "cpu_generator(Generator generator) -> Generator",
-      torch::CppFunction::makeFromBoxedFunction<&cpu_generator_boxed>());
+  library.def("cpu_generator(Generator generator) -> Generator",
+              torch::CppFunction::makeFromBoxedFunction<&cpu_generator_boxed>());
 }
 
 // A quantized dtype and an xla device make a key that Python has no name for. The kernels of plain xla tensors, which are

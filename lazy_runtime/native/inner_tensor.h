@@ -59,7 +59,8 @@ class InnerTensor : public c10::TensorImpl {
 
 c10::SmallVector<int64_t, 6> integers(PyObject* tuple) {
   c10::SmallVector<int64_t, 6> result;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) result.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    result.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
   return result;
 }
 

@@ -56,8 +56,7 @@ class Lent {
 // XLA's memory for that. If it was a temporary instead, then the result is elsewhere, and copied after all.
 class Offers {
  public:
-  Offers(std::vector<at::Tensor> targets, Lent& lent)
-      : targets_(std::move(targets)), lent_(lent), before_(current_) {
+  Offers(std::vector<at::Tensor> targets, Lent& lent) : targets_(std::move(targets)), lent_(lent), before_(current_) {
     current_ = this;
   }
   ~Offers() { current_ = before_; }

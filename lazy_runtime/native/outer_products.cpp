@@ -30,8 +30,9 @@ __attribute__((target("avx512f"))) inline void pack(const float* y, int64_t colu
 
 // `count` rows of the result, of x (terms, rows) from its row on, and of packed columns.
 template <int64_t count>
-__attribute__((target("avx512f"))) inline void write_rows(const float* x, int64_t rows, const float* packed, int64_t terms,
-                                                          int64_t width, float* results, int64_t columns) {
+__attribute__((target("avx512f"))) inline void write_rows(const float* x, int64_t rows, const float* packed,
+                                                          int64_t terms, int64_t width, float* results,
+                                                          int64_t columns) {
   float factors[most_terms * count];
   for (int64_t k = 0; k < terms; ++k) std::copy_n(x + k * rows, count, factors + k * count);
   for (int64_t c = 0; c < width; c += lanes) {
@@ -50,8 +51,8 @@ __attribute__((target("avx512f"))) inline void write_rows(const float* x, int64_
 at::Tensor& outer_products(const at::Tensor& x, const at::Tensor& y, at::Tensor& out) {
   int64_t terms = x.size(0), rows = x.size(1), columns = y.size(1);
   bool is_aligned = columns % lanes == 0 && reinterpret_cast<uintptr_t>(out.data_ptr()) % 64 == 0;
-  TORCH_CHECK(x.is_contiguous() && y.is_contiguous() && out.is_contiguous() && y.size(0) == terms && terms <= most_terms && out.dim() == 2 &&
-                  out.size(0) == rows && out.size(1) == columns && is_aligned,
+  TORCH_CHECK(x.is_contiguous() && y.is_contiguous() && out.is_contiguous() && y.size(0) == terms &&
+                  terms <= most_terms && out.dim() == 2 && out.size(0) == rows && out.size(1) == columns && is_aligned,
               "matrices of shapes ", x.sizes(), " and ", y.sizes(), " into one of ", out.sizes());
   const float *left = x.const_data_ptr<float>(), *right = y.const_data_ptr<float>();
   float* to = out.mutable_data_ptr<float>();

@@ -17,8 +17,8 @@
 
 // What AOTInductor keeps packed weights by. A torch that was built without oneDNN has none of it.
 namespace at::native {
-__attribute__((weak)) Tensor mkldnn_tensor_from_data_ptr(
-    void* memory, IntArrayRef sizes, ScalarType dtype, c10::Device device, const uint8_t* order, int64_t order_bytes);
+__attribute__((weak)) Tensor mkldnn_tensor_from_data_ptr(void* memory, IntArrayRef sizes, ScalarType dtype,
+                                                         c10::Device device, const uint8_t* order, int64_t order_bytes);
 __attribute__((weak)) void* data_ptr_from_mkldnn(const Tensor& tensor);
 __attribute__((weak)) int64_t nbytes_from_mkldnn(const Tensor& tensor);
 }  // namespace at::native
@@ -37,8 +37,8 @@ struct Packed {
     std::memcpy(&order_bytes, memory, sizeof(order_bytes));
     uint8_t* data = memory + data_offset(order_bytes);
     if (order_bytes == 0) return at::from_blob(data, part.sizes, at::TensorOptions().dtype(part.dtype));
-    return at::native::mkldnn_tensor_from_data_ptr(
-        data, part.sizes, part.dtype, c10::Device(c10::kCPU), memory + sizeof(order_bytes), order_bytes);
+    return at::native::mkldnn_tensor_from_data_ptr(data, part.sizes, part.dtype, c10::Device(c10::kCPU),
+                                                   memory + sizeof(order_bytes), order_bytes);
   }
 
   static at::Tensor describe(const at::Tensor& packed) {

@@ -26,8 +26,8 @@ int64_t panel_of(int64_t out) {
 }
 
 // Some rows of the results, columns `first` up to `first + width`, a panel's.
-FOR_EACH_PROCESSOR void compute(const float* pixels, const float* matrix, int64_t in, int64_t out, int64_t row, int64_t rows,
-                                int64_t first, int64_t width, const Ending& ending, float* results) {
+FOR_EACH_PROCESSOR void compute(const float* pixels, const float* matrix, int64_t in, int64_t out, int64_t row,
+                                int64_t rows, int64_t first, int64_t width, const Ending& ending, float* results) {
   Factors factors{pixels + row * in, matrix + first * in, in, 1, width, in};
   if (width >= lanes) {
     multiply(factors, rows, width, [&](const Vector& sum, int64_t i, int64_t c) {
@@ -85,12 +85,15 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   auto compute = [&](int64_t from, int64_t count, int64_t first) {
     ::compute(pixels, matrix, in, out, from, count, first, std::min(panel, out - first), ending, to);
   };
-  for_each(by_rows ? blocks : blocks * panels, [&](int64_t item) {
-    int64_t from = (by_rows ? item : item % blocks) * block, count = std::min(block, rows - from);
-    int64_t first = by_rows ? 0 : item / blocks, end = by_rows ? panels : first + 1;
-    if (count <= 0) return;
-    for (int64_t p = first; p < end; ++p) compute(from, count, p * panel);
-  }, rows * in * out);
+  for_each(
+      by_rows ? blocks : blocks * panels,
+      [&](int64_t item) {
+        int64_t from = (by_rows ? item : item % blocks) * block, count = std::min(block, rows - from);
+        int64_t first = by_rows ? 0 : item / blocks, end = by_rows ? panels : first + 1;
+        if (count <= 0) return;
+        for (int64_t p = first; p < end; ++p) compute(from, count, p * panel);
+      },
+      rows * in * out);
   return results;
 }
 

@@ -32,9 +32,7 @@ PyObject* find(PyObject* dictionary, PyObject* key) {
   return found;
 }
 
-PyObject* attribute(PyObject* object, const char* name) {
-  return checked(PyObject_GetAttrString(object, name));
-}
+PyObject* attribute(PyObject* object, const char* name) { return checked(PyObject_GetAttrString(object, name)); }
 
 // A module of the package.
 Held module(const char* name) {

@@ -32,7 +32,7 @@ struct Operator {
 
 // What the arguments of a call hold: what flows into the graph.
 struct Arguments {
-  Held inputs;        // a list of values
+  Held inputs;  // a list of values
   // keep what is read from being taken for dead by another thread's sync, until the node is on the list
   c10::SmallVector<Held, 4> read;
   bool dynamic;       // numbers are inputs of the graph
@@ -208,7 +208,8 @@ class Recorder {
     }
     node_.outputs.put(node, owners.release());
     PyObject* container = call_.container.of(call);
-    return container == Py_None ? Py_NewRef(PyList_GET_ITEM(found.get(), 0)) : checked(PyObject_CallOneArg(container, found));
+    return container == Py_None ? Py_NewRef(PyList_GET_ITEM(found.get(), 0))
+                                : checked(PyObject_CallOneArg(container, found));
   }
 
   // `Handle(Value(node, index))`
@@ -243,12 +244,19 @@ class Recorder {
 
   Held tensor_type_, handle_type_;
   Copies nodes_, values_;
-  struct { Slot handle, spec; } tensor_{{tensor_type_, "handle"}, {tensor_type_, "spec"}};
-  struct { Slot value; } handle_{{handle_type_, "value"}};
-  struct { Slot node, index, owner; } value_{values_.slot("node"), values_.slot("index"), values_.slot("owner")};
-  struct { Slot call, inputs, floats, ints, outputs, thread; } node_{
-      nodes_.slot("call"), nodes_.slot("inputs"), nodes_.slot("floats"),
-      nodes_.slot("ints"), nodes_.slot("outputs"), nodes_.slot("thread")};
+  struct {
+    Slot handle, spec;
+  } tensor_{{tensor_type_, "handle"}, {tensor_type_, "spec"}};
+  struct {
+    Slot value;
+  } handle_{{handle_type_, "value"}};
+  struct {
+    Slot node, index, owner;
+  } value_{values_.slot("node"), values_.slot("index"), values_.slot("owner")};
+  struct {
+    Slot call, inputs, floats, ints, outputs, thread;
+  } node_{nodes_.slot("call"), nodes_.slot("inputs"),  nodes_.slot("floats"),
+          nodes_.slot("ints"), nodes_.slot("outputs"), nodes_.slot("thread")};
   struct CallSlots {
     Held type{attribute(module("ir.graph"), "Call")};
     Slot device{type, "device"}, outputs{type, "outputs"}, container{type, "container"}, located{type, "located"};
@@ -273,7 +281,8 @@ class Recorder {
   Held died_{attribute(module("ir.lifetimes"), "died")};
   Held note_{attribute(module("execution.recorders"), "note")};
   Held one_{checked(PyLong_FromLong(1))};
-  Held pending_name_{checked(PyUnicode_InternFromString("pending"))}, hex_name_{checked(PyUnicode_InternFromString("hex"))};
+  Held pending_name_{checked(PyUnicode_InternFromString("pending"))},
+      hex_name_{checked(PyUnicode_InternFromString("hex"))};
   Global traces_{"recording.dispatch", "_traces"};
   Global lowest_{"common.special_numbers", "LOWEST"};
   Global highest_{"common.special_numbers", "HIGHEST"};

@@ -73,16 +73,15 @@ std::string_view stem(const c10::OperatorHandle& op) {
 }
 
 // Whether it is one operator for lists of tensors.
-bool is_multi_tensor(const c10::OperatorHandle& op) {
-  return op.operator_name().name.rfind("aten::_foreach_", 0) == 0;
-}
+bool is_multi_tensor(const c10::OperatorHandle& op) { return op.operator_name().name.rfind("aten::_foreach_", 0) == 0; }
 
 // Those whose kernels read elsewhere than where they write, and so refuse an operand in the very place of the result too
 // (at::assert_no_overlap).
 bool reads_elsewhere(const c10::OperatorHandle& op) {
   static const std::unordered_set<std::string_view> names = {
-      "_index_put_impl", "cat", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_select",
-      "kthvalue", "masked_select", "nonzero", "put", "scatter", "scatter_add", "scatter_reduce", "take"};
+      "_index_put_impl", "cat",          "gather",         "index_add",     "index_copy", "index_fill",
+      "index_put",       "index_select", "kthvalue",       "masked_select", "nonzero",    "put",
+      "scatter",         "scatter_add",  "scatter_reduce", "take"};
   return names.count(stem(op)) != 0;
 }
 
@@ -101,12 +100,12 @@ struct Operand {
 // Whether both show the same elements of one memory in the same way.
 bool is_same_data(const Operand& x, const Operand& y) {
   return x.memory == y.memory && x.tensor.scalar_type() == y.tensor.scalar_type() &&
-      x.tensor.sizes() == y.tensor.sizes() && x.tensor.strides() == y.tensor.strides() &&
-      offset_of(x.tensor) == offset_of(y.tensor);
+         x.tensor.sizes() == y.tensor.sizes() && x.tensor.strides() == y.tensor.strides() &&
+         offset_of(x.tensor) == offset_of(y.tensor);
 }
 
-void refuse_overlap(
-    const Operand& target, const std::vector<Operand>& operands, bool takes_expanded, bool takes_same_place) {
+void refuse_overlap(const Operand& target, const std::vector<Operand>& operands, bool takes_expanded,
+                    bool takes_same_place) {
   TORCH_CHECK(
       takes_expanded || !is_expanded(target.tensor),
       "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
@@ -290,7 +289,8 @@ void refuse_cast(const c10::OperatorHandle& op, const Tensor& out, const std::ve
     raise_as_on_cpu(op, values);
   } catch (const c10::Error& error) {  // of what zeros are to blame for nothing is said here
     const std::string& message = error.msg();
-    for (const char* words : {"dtype", "scalar type", "can't be cast", "non-boolean output", "expects Long", "_kernel_cpu"}) {
+    for (const char* words :
+         {"dtype", "scalar type", "can't be cast", "non-boolean output", "expects Long", "_kernel_cpu"}) {
       if (message.find(words) == message.npos) continue;
       fine.erase(key);
       throw;

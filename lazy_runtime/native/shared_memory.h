@@ -28,9 +28,7 @@ bool is_ours(const Tensor& tensor) {
 }
 
 // Of the value in a functional wrapper: `storage_offset()` gives the wrapper's own, which a view does not set.
-int64_t offset_of(const Tensor& tensor) {
-  return tensor.sym_storage_offset().expect_int();
-}
+int64_t offset_of(const Tensor& tensor) { return tensor.sym_storage_offset().expect_int(); }
 
 // Whether a step of `view_metas()` is of this class of torch's, as `unfold_ViewMeta`.
 template <typename View>
@@ -69,15 +67,16 @@ int64_t reach(at::IntArrayRef size, at::IntArrayRef stride) {
 }
 
 // The memory of `tensor`, seen with these sizes and strides (in elements of `dtype`), outside of autograd's books.
-Tensor of_root(
-    const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
+Tensor of_root(const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride,
+               int64_t offset) {
   const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
   const int64_t held = memory_size(tensor) / itemsize;
   const int64_t last = reach(size, stride);
   const bool is_empty = std::find(size.begin(), size.end(), 0) != size.end();
   if (last < 0 || offset < 0 || (!is_empty && (offset >= held || last >= held - offset))) {
     at::empty({held}, at::dtype(dtype)).as_strided(size, stride, offset);  // raises, in torch's words
-    TORCH_CHECK(false, "size ", size, ", stride ", stride, " and offset ", offset, " of a memory of ", held, " elements");
+    TORCH_CHECK(false, "size ", size, ", stride ", stride, " and offset ", offset, " of a memory of ", held,
+                " elements");
   }
   at::AutoDispatchBelowADInplaceOrView below;
   Tensor whole = root_of(tensor);

@@ -71,10 +71,14 @@ template <typename Finish>
 INLINE void multiply(const Factors& f, int64_t rows, int64_t columns, const Finish& finish) {
   int64_t last = columns - lanes;
   switch (ceil_div(columns, lanes)) {
-    case 1: return multiply_rows<1>(f, rows, last, finish);
-    case 2: return multiply_rows<2>(f, rows, last, finish);
-    case 3: return multiply_rows<3>(f, rows, last, finish);
-    default: return multiply_rows<4>(f, rows, last, finish);
+    case 1:
+      return multiply_rows<1>(f, rows, last, finish);
+    case 2:
+      return multiply_rows<2>(f, rows, last, finish);
+    case 3:
+      return multiply_rows<3>(f, rows, last, finish);
+    default:
+      return multiply_rows<4>(f, rows, last, finish);
   }
 }
 

@@ -60,9 +60,7 @@ void by_python(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   c10::Dispatcher::singleton().findSchemaOrThrow(own.c_str(), name.overload_name.c_str()).callBoxed(stack);
 }
 
-void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  refuse_sparse(op);
-}
+void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) { refuse_sparse(op); }
 
 // For autograd's key: no functionalization on the way down from there. Dynamo's stand-ins go theirs.
 void around_functionalization(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -83,9 +81,8 @@ void by_cpu_accessor(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxedForDispatchKey(c10::DispatchKey::SparseCPU, *stack);
 }
 
-constexpr const char* accessors[] = {
-    "_coalesced_", "_dimI", "_dimV", "_indices", "_nnz", "_values", "dense_dim", "indices", "is_coalesced", "sparse_dim",
-    "values"};
+constexpr const char* accessors[] = {"_coalesced_", "_dimI",   "_dimV",        "_indices",   "_nnz",  "_values",
+                                     "dense_dim",   "indices", "is_coalesced", "sparse_dim", "values"};
 
 // Kernels for the CPU that touch no memory.
 constexpr const char* of_any_device[] = {
@@ -94,9 +91,9 @@ constexpr const char* of_any_device[] = {
     "_to_sparse.sparse_dim", "clone", "copy_", "copy_sparse_to_sparse_", "empty.memory_format", "empty_like",
     "resize_as_sparse_", "sparse_resize_", "sparse_resize_and_clear_", "zero_",
     // of each value
-    "abs", "asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv", "expm1", "floor", "frac", "isinf", "isnan",
-    "isneginf", "isposinf", "log1p", "nan_to_num", "neg", "neg_", "rad2deg", "relu", "round", "sgn", "sign", "signbit", "sin",
-    "sinh", "sqrt", "tan", "tanh", "trunc",
+    "abs", "asin", "asinh", "atan", "atanh", "ceil", "deg2rad", "erf", "erfinv", "expm1", "floor", "frac", "isinf",
+    "isnan", "isneginf", "isposinf", "log1p", "nan_to_num", "neg", "neg_", "rad2deg", "relu", "round", "sgn", "sign",
+    "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
     // of all values
     "native_norm", "native_norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "sum"};
 
@@ -104,8 +101,8 @@ constexpr const char* of_any_device[] = {
 constexpr const char* composites[] = {"_to_copy", "select.int"};
 
 // Operators that make a sparse tensor of dense ones.
-constexpr const char* makers[] = {
-    "_sparse_coo_tensor_with_dims_and_tensors", "_to_sparse", "_to_sparse.sparse_dim", "sparse_mask"};
+constexpr const char* makers[] = {"_sparse_coo_tensor_with_dims_and_tensors", "_to_sparse", "_to_sparse.sparse_dim",
+                                  "sparse_mask"};
 
 using Kernel = c10::BoxedKernel::BoxedKernelFunction;
 

@@ -27,8 +27,8 @@ const Tensor& inside(PyObject* object) {
 
 // What is in a list or a tuple.
 c10::ArrayRef<PyObject*> items(PyObject* sequence) {
-  TORCH_CHECK_TYPE(
-      PyList_Check(sequence) || PyTuple_Check(sequence), "expected a list or a tuple, got ", Py_TYPE(sequence)->tp_name);
+  TORCH_CHECK_TYPE(PyList_Check(sequence) || PyTuple_Check(sequence), "expected a list or a tuple, got ",
+                   Py_TYPE(sequence)->tp_name);
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
 }
 
@@ -37,9 +37,7 @@ using Known = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::Undefine
 
 constexpr const char* known_name = "lazy_runtime.known";
 
-void forget(PyObject* capsule) {
-  delete static_cast<Known*>(PyCapsule_GetPointer(capsule, known_name));
-}
+void forget(PyObject* capsule) { delete static_cast<Known*>(PyCapsule_GetPointer(capsule, known_name)); }
 
 }  // namespace
 

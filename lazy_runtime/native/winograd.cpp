@@ -94,7 +94,8 @@ FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float*
     for (int64_t channel = 0; channel < s.in; ++channel, matrix += panel) {
       // Inlined at every level of optimization: a lambda is compiled for the default processor, where a vector is returned
       // in another way than the clone that calls it expects.
-      auto at = [&](int64_t i, int64_t j) __attribute__((always_inline)) { return load(matrix + (i * window + j) * s.in * s.out); };
+      auto at = [&](int64_t i, int64_t j)
+                    __attribute__((always_inline)) { return load(matrix + (i * window + j) * s.in * s.out); };
       Vector g[3][3], middle[3][window];
       for (int64_t j : {0, 1, 2, 5}) {
         middle[0][j] = 4.0f * at(0, j);
@@ -221,8 +222,8 @@ at::Tensor filters(const at::Tensor& given, bool backward) {
 }
 
 at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const std::optional<at::Tensor>& bias,
-                       at::IntArrayRef padding, const std::optional<at::Tensor>& other,
-                       std::optional<double> low, std::optional<double> high) {
+                       at::IntArrayRef padding, const std::optional<at::Tensor>& other, std::optional<double> low,
+                       std::optional<double> high) {
   at::Tensor images = given.contiguous(at::MemoryFormat::ChannelsLast);
   int64_t panel = filters.size(3), out = filters.size(1) * panel;
   Sizes s{images.size(0), images.size(2), images.size(3), images.size(1), out, padding[0], padding[1]};

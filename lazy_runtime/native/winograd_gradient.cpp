@@ -106,7 +106,8 @@ FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* sums, int64_
 }
 
 // Products of some rows and columns, which are written, or added, to rows that are `stride` apart.
-FOR_EACH_PROCESSOR void sum_up(const Factors& factors, int64_t rows, int64_t columns, bool adds, float* to, int64_t stride) {
+FOR_EACH_PROCESSOR void sum_up(const Factors& factors, int64_t rows, int64_t columns, bool adds, float* to,
+                               int64_t stride) {
   if (adds) {
     multiply(factors, rows, columns, [&](const Vector& sum, int64_t i, int64_t c) {
       store(to + i * stride + c, load(to + i * stride + c) + sum);
@@ -147,7 +148,8 @@ struct Transformed {
     float* to = sums.mutable_data_ptr<float>();
     int64_t results = sums.size(2), across = ceil_div(results, most_columns), down = ceil_div(s.in, rows_of_item);
     for_each(points * across * down, [&](int64_t item) {
-      int64_t point = item / (across * down), column = item / down % across * most_columns, row = item % down * rows_of_item;
+      int64_t point = item / (across * down), column = item / down % across * most_columns,
+              row = item % down * rows_of_item;
       Factors factors{left + point * in_stride + row, right + point * out_stride + column, 1, s.in, s.out, count};
       sum_up(factors, std::min(rows_of_item, s.in - row), std::min(most_columns, results - column), adds,
              to + (point * s.in + row) * results + column, results);
@@ -161,13 +163,15 @@ bool transform_back(const Sizes& s, const at::Tensor& sums, int64_t first, float
   const float* from = sums.const_data_ptr<float>();
   int64_t across = s.in / lanes, results = sums.size(2);
   for_each(results / lanes * across, [&](int64_t item) {
-    if (!transform_back(s, from, results, item % across * lanes, item / across * lanes, first, filters)) is_finite = false;
+    if (!transform_back(s, from, results, item % across * lanes, item / across * lanes, first, filters))
+      is_finite = false;
   });
   return is_finite;
 }
 
 // Whether all are finite.
-bool compute(const Sizes& s, const float* images, const float* gradients, const at::TensorOptions& options, float* filters) {
+bool compute(const Sizes& s, const float* images, const float* gradients, const at::TensorOptions& options,
+             float* filters) {
   int64_t numbers = points * s.in * s.out > most_sums ? most_numbers_of_parts : most_numbers;
   int64_t most = std::max<int64_t>(1, numbers / (points * (s.in + s.out)));
   Transformed transformed(s, ceil_div(s.tiles(), ceil_div(s.tiles(), most)), options);

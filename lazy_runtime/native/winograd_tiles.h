@@ -35,9 +35,7 @@ struct Place {
   int64_t image, row, column;  // of its first result
 
   Place(const Sizes& s, int64_t number)
-      : image(number / (s.down * s.across)),
-        row(number / s.across % s.down * tile),
-        column(number % s.across * tile) {}
+      : image(number / (s.down * s.across)), row(number / s.across % s.down * tile), column(number % s.across * tile) {}
 };
 
 // A tile, as 36 rows of `in` numbers that are `stride` apart.

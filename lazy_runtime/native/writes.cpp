@@ -54,8 +54,8 @@ void shorten(const Tensor& tensor) {
   functional::sync(tensor);
   const Tensor& root = memory_of(tensor)->base();
   const int64_t offset = offset_of(tensor);
-  const bool is_whole = root.scalar_type() == tensor.scalar_type() && offset == root.storage_offset() &&
-      root.numel() == tensor.numel();
+  const bool is_whole =
+      root.scalar_type() == tensor.scalar_type() && offset == root.storage_offset() && root.numel() == tensor.numel();
   if (is_whole && root.sizes() == tensor.sizes() && root.strides() == tensor.strides()) {
     tensor.set_data(root_of(tensor));
   } else if (is_whole && root.is_contiguous() && tensor.is_contiguous()) {
@@ -76,17 +76,15 @@ void reroot_if(const Tensor& tensor, bool other_strides) {
   const auto& views = functional::unsafeGetFunctionalWrapper(tensor)->view_metas();
   const bool is_transposed = other_strides && !views.empty() && !tensor.is_contiguous();
   const bool needed = is_transposed || std::any_of(views.begin(), views.end(), [&](const auto& view) {
-    return is_view_by(view, "unfold_ViewMeta") || is_view_by(view, "expand_ViewMeta") ||
-        is_view_by(view, "view_dtype_ViewMeta") ||
-        (is_view_by(view, "as_strided_ViewMeta") && &view != &views.back());
-  });
+                        return is_view_by(view, "unfold_ViewMeta") || is_view_by(view, "expand_ViewMeta") ||
+                               is_view_by(view, "view_dtype_ViewMeta") ||
+                               (is_view_by(view, "as_strided_ViewMeta") && &view != &views.back());
+                      });
   if (!needed) return;
   tensor.set_data(of_root(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(), offset_of(tensor)));
 }
 
-void reroot(const Tensor& tensor) {
-  reroot_if(tensor, false);
-}
+void reroot(const Tensor& tensor) { reroot_if(tensor, false); }
 
 // How many references to an object there are, besides that of its Python object if it has one. Older versions of torch count
 // that one only while Python uses the object.
@@ -99,9 +97,7 @@ size_t holders(const T* object, size_t use_count) {
   return use_count;
 }
 
-size_t holders(const Tensor& tensor) {
-  return holders(tensor.unsafeGetTensorImpl(), tensor.use_count());
-}
+size_t holders(const Tensor& tensor) { return holders(tensor.unsafeGetTensorImpl(), tensor.use_count()); }
 
 // Whether no other tensor shows the memory of `tensor`, which shows all of it, and no other has its value.
 bool is_alone(const Tensor& tensor) {
@@ -290,8 +286,8 @@ void set_strides(const Tensor& tensor, at::IntArrayRef strides) {
 // Where an operator has resized `out=`, functionalization leaves the strides of the pure form's result. Of these, whose
 // results are not contiguous, the kernels of the other form copy them into what is.
 void restride_resized(const c10::OperatorHandle& op, const std::vector<Target>& targets) {
-  static const std::unordered_set<std::string_view> names = {
-      "_fft_c2c", "_fft_c2r", "_fft_r2c", "cholesky", "cholesky_solve"};
+  static const std::unordered_set<std::string_view> names = {"_fft_c2c", "_fft_c2r", "_fft_r2c", "cholesky",
+                                                             "cholesky_solve"};
   if (names.count(stem(op)) == 0) return;
   for (const Target& target : targets) {
     const Tensor& tensor = target.tensor;
@@ -315,12 +311,13 @@ void resize_storages(const std::vector<Tensor>& outs) {
 
 // Elementwise operators whose result has the dtype of floating-point operands, and those of which integers' has too.
 const std::unordered_set<std::string_view> of_floats = {
-    "acos", "acosh", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "digamma",
-    "div", "elu", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "gelu", "hardsigmoid", "hardswish",
-    "hardtanh", "hypot", "leaky_relu", "lerp", "lgamma", "log", "log10", "log1p", "log2", "mish", "pow", "reciprocal",
-    "round", "rsqrt", "sigmoid", "silu", "sin", "sinc", "sinh", "sqrt", "tan", "tanh", "threshold", "trunc", "xlogy"};
-const std::unordered_set<std::string_view> of_integers = {
-    "add", "clamp", "clamp_max", "clamp_min", "fmod", "mul", "neg", "relu", "remainder", "sign", "sub"};
+    "acos",  "acosh", "addcdiv", "addcmul",     "asin",      "asinh",    "atan",       "atan2",      "atanh", "ceil",
+    "cos",   "cosh",  "digamma", "div",         "elu",       "erf",      "erfc",       "erfinv",     "exp",   "exp2",
+    "expm1", "floor", "gelu",    "hardsigmoid", "hardswish", "hardtanh", "hypot",      "leaky_relu", "lerp",  "lgamma",
+    "log",   "log10", "log1p",   "log2",        "mish",      "pow",      "reciprocal", "round",      "rsqrt", "sigmoid",
+    "silu",  "sin",   "sinc",    "sinh",        "sqrt",      "tan",      "tanh",       "threshold",  "trunc", "xlogy"};
+const std::unordered_set<std::string_view> of_integers = {"add", "clamp", "clamp_max", "clamp_min", "fmod", "mul",
+                                                          "neg", "relu",  "remainder", "sign",      "sub"};
 
 // `aten::mul.Tensor` of `aten::mul_.Tensor`, for these.
 std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
@@ -330,7 +327,8 @@ std::optional<c10::OperatorHandle> pure_form(const c10::OperatorHandle& op) {
   const auto [found, is_new] = known.try_emplace(toString(name));
   if (is_new) {
     const std::string stripped = name.name.substr(0, name.name.size() - 1);
-    const std::string overload = (stripped == "aten::pow" ? "Tensor_" : "") + name.overload_name;  // of two tensors, say
+    const std::string overload =
+        (stripped == "aten::pow" ? "Tensor_" : "") + name.overload_name;  // of two tensors, say
     found->second = c10::Dispatcher::singleton().findSchema({stripped, overload});
   }
   return found->second;
@@ -349,8 +347,8 @@ std::optional<c10::OperatorHandle> drawn_form(const c10::OperatorHandle& op, con
 // Whether nothing can be wrong with an elementwise operator in place: all tensors are xla's and of one dtype, that of any
 // number fits it, and they broadcast to the target's sizes.
 bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::vector<c10::IValue>& values) {
-  static const std::unordered_set<std::string_view> of_complex = {
-      "add", "addcdiv", "addcmul", "div", "lerp", "mul", "sub"};
+  static const std::unordered_set<std::string_view> of_complex = {"add",  "addcdiv", "addcmul", "div",
+                                                                  "lerp", "mul",     "sub"};
   const at::ScalarType dtype = target.scalar_type();
   const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/false);
   if (dtype == at::kBool || (is_integral && of_integers.count(stem(op)) == 0)) return false;
@@ -363,8 +361,8 @@ bool is_plain(const c10::OperatorHandle& op, const Tensor& target, const std::ve
       return tensor.scalar_type() == at::kLong || (tensor.scalar_type() == at::kDouble && !is_integral);
     }
     return is_ours(tensor) && tensor.scalar_type() == dtype && tensor.device() == target.device() &&
-        !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !torch::autograd::isFwGradDefined(tensor) &&
-        at::is_expandable_to(tensor.sizes(), target.sizes());
+           !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !torch::autograd::isFwGradDefined(tensor) &&
+           at::is_expandable_to(tensor.sizes(), target.sizes());
   });
 }
 
@@ -406,8 +404,8 @@ void write_plainly(const c10::OperatorHandle& pure, const std::vector<c10::IValu
 
 // The same where autograd follows: the pure form is of a tensor with the target's value and history, and its result's
 // history becomes the target's, as it would be after torch's kernel for the operator in place.
-void write_plainly_with_gradient(
-    const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values, torch::jit::Stack* stack) {
+void write_plainly_with_gradient(const c10::OperatorHandle& pure, const std::vector<c10::IValue>& values,
+                                 torch::jit::Stack* stack) {
   namespace autograd = torch::autograd::impl;
   const Tensor& target = values[0].toTensor();
   functional::sync(target);
@@ -455,7 +453,7 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 
   const std::string& name = op.operator_name().name;
-  sparse &= !operands.empty();  // beside dense tensors
+  sparse &= !operands.empty();          // beside dense tensors
   if (sparse && is_multi_tensor(op)) {  // one after another, each as if it were called so
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
     return;
@@ -466,7 +464,8 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const bool takes_same_place = !reads_elsewhere(op);
   const bool subtracts = stem(op) == "sub";
   const bool other_strides = name == "aten::cumsum_" || name == "aten::cumprod_";
-  const bool requires_grad = at::GradMode::is_enabled() &&
+  const bool requires_grad =
+      at::GradMode::is_enabled() &&
       std::any_of(operands.begin(), operands.end(), [](const Operand& x) { return x.tensor.requires_grad(); });
   const bool by_autograd = !in_place && requires_grad;  // it takes no `out=` of operands with gradients
   if (name == "aten::copy_" && !requires_grad && operands.size() == 2 && is_same_data(operands[0], operands[1])) {
@@ -550,8 +549,8 @@ void write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // `aten::as_strided_` for XLA's own key: AOTAutograd's stand-ins, which have no memory. Torch's kernel for it is not for
 // backends that functionalize.
-const Tensor& restride(
-    const Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+const Tensor& restride(const Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                       std::optional<c10::SymInt> offset) {
   self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, std::move(offset));
   return self;
 }
@@ -598,8 +597,8 @@ void (*register_kernel)(const char*) = nullptr;
 // for a tensor with a Python key, or within a mode: each operator that comes here gets a kernel of its own.
 void by_own_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   register_kernel(c10::toString(op.operator_name()).c_str());
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      op.hasKernelForDispatchKey(c10::DispatchKey::XLA), op.operator_name(), " could get no kernel for xla tensors");
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasKernelForDispatchKey(c10::DispatchKey::XLA), op.operator_name(),
+                              " could get no kernel for xla tensors");
   op.callBoxedForDispatchKey(c10::DispatchKey::XLA, *stack);
 }
 
@@ -645,9 +644,8 @@ extern "C" void xla_register_writes() {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA, __FILE__, __LINE__);
   library.impl("detach", torch::CppFunction::makeFromBoxedFunction<&detach>());
   static torch::Library above(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize, __FILE__, __LINE__);
-  for (const char* name : {
-           "empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randint_like.low_dtype",
-           "randn_like", "zeros_like"}) {
+  for (const char* name : {"empty_like", "full_like", "ones_like", "rand_like", "randint_like",
+                           "randint_like.low_dtype", "randn_like", "zeros_like"}) {
     above.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_like>());
   }
   library.impl("linear", linear);
