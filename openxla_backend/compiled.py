@@ -22,7 +22,7 @@ from lazy_runtime.regions import compiling as regions
 from .execution import interpreted
 from .execution.device import DeviceRun
 from .execution.host import HostRun
-from .graph import fx, origin
+from .graph import auto_functionalized, control_flow, fx, origin  # noqa: F401  two register operators with fx
 
 Run = Callable[[list[Any]], list[Any]]
 
