@@ -252,4 +252,4 @@ def warm_up(names: Sequence[str], kind: type[Program] = Program) -> None:
         with contextlib.suppress(Exception):  # a mode that does not work says so at its first call
             kind(MODES[name], torch.nn.Linear(2, 2), [torch.zeros(1, 2)]).run()
     # else Dynamo takes sizes that differ in the first real call of the same code for symbols, which it traces slowly
-    torch._dynamo.reset()
+    torch.compiler.reset()

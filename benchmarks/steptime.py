@@ -125,7 +125,7 @@ def host_times(case: Case, steps: int) -> dict[str, list[float]]:
         RuntimeError: a step was compiled, or was not one execution.
     """
     # Dynamo compiles an optimizer's step for each optimizer, and after eight of them (`recompile_limit`) no more
-    torch._dynamo.reset()
+    torch.compiler.reset()
     forms = {form: Step(form, case) for form in FORMS}
     series: dict[str, list[float]] = {form: [] for form in forms}
     for step in forms.values():

@@ -147,7 +147,7 @@ def _run_guarded(request: Request, test: str, deadline: float, connection: Conne
     for record in records:
         connection.send(("row", record))
     _free()
-    torch._dynamo.reset()  # drops what it compiled for programs that are gone
+    torch.compiler.reset()  # drops what it compiled for programs that are gone
 
 
 def _tell(connection: Connection, kind: str, text: str) -> None:

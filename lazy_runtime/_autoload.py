@@ -34,6 +34,7 @@ def load() -> None:
             _gave_way = True
             return
         from .common import output
+        from .compat.torch import register_device_module
         from .dispatcher import device_module, module_moves
 
         _library = torch.library.Library("aten", "IMPL")
@@ -45,7 +46,7 @@ def load() -> None:
         for name in ("_empty_affine_quantized", "_empty_per_channel_affine_quantized", "empty_quantized"):
             _library.impl(name, _first_use("refuse_quantized", f"aten::{name}"), "XLA")
         if not hasattr(torch, "xla"):
-            torch._register_device_module("xla", device_module)
+            register_device_module("xla", device_module)
         module_moves.install()
         output.register()  # torch reads TORCH_LOGS next
         torch.serialization.register_package(9, _location_tag, _restore)  # before the CPU's, 10
@@ -95,6 +96,8 @@ def _start_at_moves() -> None:
     """
     import torch
 
+    from .compat.torch import DispatchKey, kernel_call_of
+
     library = torch.library.Library("aten", "IMPL")
     for overload in (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout):
 
@@ -104,7 +107,7 @@ def _start_at_moves() -> None:
                     from .platform import xla_devices
 
                     xla_devices.start()
-            return _overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+            return kernel_call_of(_overload)(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
         for key in ("AutogradCPU", "CPU"):
             library.impl(overload, to, key)
@@ -115,8 +118,10 @@ def _start_at_moves() -> None:
 
 def _end_watch() -> None:
     """Leaves moves to torch: the guard is there."""
+    from .compat.torch import destroy_library
+
     while _watching_moves:
-        _watching_moves.pop()._destroy()
+        destroy_library(_watching_moves.pop())
 
 
 def _restore(saved: Any, location: str) -> Any:

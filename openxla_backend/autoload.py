@@ -49,10 +49,10 @@ def _replace_stub() -> None:
     here imports jax or raises: a program that compiles with another backend has no use for either.
     """
     try:
-        from torch._dynamo.backends import registry
+        from lazy_runtime.compat.dynamo import registered_backends, registered_compilers
 
-        registry._BACKENDS[_NAME] = _OURS
-        registry._COMPILER_FNS.pop(_NAME, None)
+        registered_backends[_NAME] = _OURS
+        registered_compilers.pop(_NAME, None)
         prepare_dynamo()
     except Exception as error:
         sys.stderr.write(f"backend='openxla' could not be registered: {type(error).__name__}: {error}\n")

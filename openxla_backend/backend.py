@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import GlobalStateSource
-from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import OutputType
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
 from lazy_runtime.common import interrupts, ownership
+from lazy_runtime.compat.dynamo import GlobalStateSource, GuardBuilder, aot_autograd, install_guard
+from lazy_runtime.compat.torch import forward_level_of
+from lazy_runtime.compat.tracing import (
+    OutputType,
+    TracingContext,
+    functorch_config,
+    min_cut_rematerialization_partition,
+)
 
 from . import asynchronous_compile
 from .asynchronous_compile import Prepare
@@ -265,7 +266,7 @@ def _differentiates_forward() -> bool:
     """
     if TracingContext.try_get() is not None:
         install_guard(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
-    return torch.autograd.forward_ad._current_level >= 0
+    return forward_level_of(torch.autograd.forward_ad) >= 0
 
 
 def _options(options: dict[str, Any]) -> _Options:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from lazy_runtime.common import config, metrics
 from lazy_runtime.common.errors import DataDependentError
+from lazy_runtime.compat.torch import disable_current_modes as _disable_current_modes
+from lazy_runtime.compat.torch import tree_leaves
 from lazy_runtime.compilation import compiler, programs
 from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.debug import compiling

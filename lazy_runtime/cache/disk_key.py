@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import torch
 from jax.sharding import NamedSharding
-from jaxlib import xla_client
 
 from ..common import environment, processor
 from ..common.version import __version__
+from ..compat.jaxlib import CompileOptions
 from ..ir.grid import names
 from ..ir.spec import TensorSpec
 
@@ -164,7 +164,7 @@ def surroundings(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
     Args:
         options: what every program of the platform is given on top of XLA's own flags.
     """
-    flags = xla_client.CompileOptions()
+    flags = CompileOptions()
     _ = flags.executable_build_options.debug_options  # XLA_FLAGS as XLA has read them
     return {
         **_fixed(device),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
-from jaxlib import lapack
-from jaxlib.mlir import ir
 
+from ..compat.jaxlib import ir, prepare_lapack_call
 from ..ir import dtypes
 from ..lowering import aten_bridge
 from .disk_key import UncacheableError
@@ -124,4 +123,4 @@ def _prepare(targets: Sequence[str]) -> None:
     if "aten_call" in targets and not aten_bridge.is_built():
         raise RuntimeError("it calls torch's kernels, and the ATen bridge is not built")
     if any(target.startswith("lapack_") for target in targets):
-        lapack.prepare_lapack_call("getrf_ffi", np.dtype(np.float32))  # finds scipy's functions, all of them
+        prepare_lapack_call("getrf_ffi", np.dtype(np.float32))  # finds scipy's functions, all of them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..compat.torch import OpOverload, schema_of
 from . import source_locations
 
 
@@ -20,7 +21,7 @@ def device_mismatch(first: torch.device, second: torch.device) -> str:
     return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
 
 
-def fake_beside_real(func: torch._ops.OpOverload) -> str:
+def fake_beside_real(func: OpOverload) -> str:
     """For a tensor without data, of a `FakeTensorMode`, beside an xla tensor."""
     return (
         f"Please convert all Tensors to FakeTensors first (`mode.from_tensor(x)`): {func.name()} got an xla tensor "
@@ -33,7 +34,7 @@ def type_name(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
 
 
-def no_lowering(func: torch._ops.OpOverload) -> str:
+def no_lowering(func: OpOverload) -> str:
     """For an operator that neither this package nor a decomposition of torch's lowers to XLA, and that cannot be called
     in its place either.
     """
@@ -44,16 +45,16 @@ def no_lowering(func: torch._ops.OpOverload) -> str:
     )
 
 
-def no_kernel(func: torch._ops.OpOverload) -> str:
+def no_kernel(func: OpOverload) -> str:
     """For an operator, usually of the user's own, that has no kernel at all which could run here."""
     return (
         f"{func.name()} has no lowering to XLA, and no kernel for the CPU that could be called in its place: register "
-        f'one with torch.library.impl("{func._schema.name}", "CPU"), or make the operator of others, with '
+        f'one with torch.library.impl("{schema_of(func).name}", "CPU"), or make the operator of others, with '
         '"CompositeImplicitAutograd"'
     )
 
 
-def strict_fallback(func: torch._ops.OpOverload, line: str) -> str:
+def strict_fallback(func: OpOverload, line: str) -> str:
     """For an operator without a lowering where XLA_STRICT_FALLBACK forbids to call torch's kernel instead."""
     return (
         f"{func.name()} has no lowering to XLA, and XLA_STRICT_FALLBACK forbids to call torch's CPU kernel: unset it, "
@@ -64,7 +65,7 @@ def strict_fallback(func: torch._ops.OpOverload, line: str) -> str:
 class DataDependentError(NotImplementedError):
     """An operator whose result has a size that depends on data, inside of a graph that is being compiled."""
 
-    def __init__(self, func: torch._ops.OpOverload):
+    def __init__(self, func: OpOverload):
         super().__init__(
             f"{func.name()} gives a tensor whose size depends on data, which an XLA program cannot: "
             "keep it out of the compiled function (torch.compiler.disable), or use torch.where or a masked fill"
@@ -109,7 +110,7 @@ def no_quantized_here(name: str) -> str:
     )
 
 
-def no_sparse_here(func: torch._ops.OpOverload) -> str:
+def no_sparse_here(func: OpOverload) -> str:
     """For an operator that would give a sparse tensor below functionalization."""
     return (
         f"{func.name()} gives a sparse tensor, which cannot be in a compiled function or in inference mode on xla: "
@@ -118,7 +119,7 @@ def no_sparse_here(func: torch._ops.OpOverload) -> str:
     )
 
 
-def with_sparse(func: torch._ops.OpOverload) -> str:
+def with_sparse(func: OpOverload) -> str:
     """For an operator that has no kernel for sparse operands; `native/sparse_refusal.h` has the same words."""
     return (
         f"{func.name()} is not implemented for sparse tensors on xla: convert them first (`x.to_dense()`), or move "

@@ -10,8 +10,7 @@ import functools
 import logging
 import sys
 
-import torch._logging._internal as torch_logging
-
+from ..compat.torch import torch_logging
 from . import config, environment, notices
 
 #: PyTorch/XLA's mark at the beginning of each line.

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from torch._C._dynamo.eval_frame import set_eval_frame
+from ..compat.torch import set_eval_frame
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jaxlib.mlir import ir as mlir
-from jaxlib.mlir.dialects import stablehlo
 
+from ..compat.jaxlib import ir as mlir
+from ..compat.jaxlib import stablehlo
 from ..ir.graph import Graph
 
 _OPTION = "xla_cpu_use_fusion_emitters"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torch.utils._dtype_abbrs import dtype_abbrs
-
+from ..compat.torch import dtype_abbrs, schema_of
 from ..ir.graph import Call
 from ..ir.spec import TensorSpec
 
@@ -30,7 +29,7 @@ def parts(call: Call) -> dict[str, Any]:
     if call.meaning is None:
         return {}
     operator, key = call.meaning
-    arguments = [argument.name for argument in operator.overload._schema.arguments]
+    arguments = [argument.name for argument in schema_of(operator.overload).arguments]
     found: dict[str, Any] = {}
     rest = list(key)
     if operator.products and rest:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import tensor_data_ptr
 from ..recording import views
 
 _ALIGNMENT = 64
@@ -32,7 +33,7 @@ def of_storage(storage: torch.UntypedStorage) -> int:
 
 def register() -> None:
     """Makes `Tensor.data_ptr` agree with the storage of an xla tensor, as it does on every other device."""
-    torchs = torch._C.TensorBase.data_ptr
+    torchs = tensor_data_ptr
 
     def data_ptr(self: torch.Tensor) -> int:
         """Returns the address of the first element; of an xla tensor one that no memory has."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed
-import torch.distributed._functional_collectives  # defines some of the operators
 
+from ..compat.distributed import functional_collectives as functional_collectives  # defines some of the operators
+from ..compat.distributed import resolve_process_group
 from ..ops import registry
 from ..ops.collective import collectives
 from ..processes import process_job
@@ -32,7 +33,7 @@ def _members(group: Any) -> tuple[list[int], int]:
 
 def _ranks(group: Any) -> list[int]:
     if isinstance(group, str):
-        group = _dist.distributed_c10d._resolve_process_group(group)
+        group = resolve_process_group(group)
     return _dist.get_process_group_ranks(group)
 
 

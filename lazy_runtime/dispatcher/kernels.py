@@ -3,8 +3,6 @@
 Torch's Functionalize key wraps what they return, or they do it themselves when called outside of it.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from typing import Any
@@ -13,6 +11,13 @@ import torch
 
 from .. import native
 from ..common import errors
+from ..compat.torch import (
+    DispatchKey,
+    functionalize_commit_update,
+    functionalize_replace,
+    functionalize_sync,
+    to_functional_tensor,
+)
 from ..execution import execute, transfer
 from ..ir import dtypes
 from ..ir.spec import TensorSpec, storage_size
@@ -114,7 +119,7 @@ def _register_meta(library: torch.library.Library) -> None:
     """Gives Dynamo the shapes that are inferred for operators without a meta kernel. For CPU tensors it runs the CPU
     kernel instead.
     """
-    keys = torch._C.DispatchKey
+    keys = DispatchKey
     composites = keys.CompositeImplicitAutograd, keys.CompositeExplicitAutograd
     covered = keys.Meta, *composites, keys.CompositeExplicitAutogradNonFunctional
     for overload, operator in registry.table.items():
@@ -245,9 +250,9 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         if target is wrapped:  # `torch.tensor(..., device="xla")` fills a fresh tensor below functionalization
             wrapped.handle = inner.handle
         else:
-            torch._functionalize_replace(target, inner)
-            torch._functionalize_commit_update(target)
-            torch._functionalize_sync(target)
+            functionalize_replace(target, inner)
+            functionalize_commit_update(target)
+            functionalize_sync(target)
         return target
     return target.copy_(transfer.to_host(unwrap(source)))
 
@@ -301,7 +306,7 @@ def _lift(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
     functionalized already never arrives.
     """
     (tensor,) = args
-    return torch._to_functional_tensor(make(tensor.handle, tensor.spec))
+    return to_functional_tensor(make(tensor.handle, tensor.spec))
 
 
 @dispatch.handler(

@@ -4,8 +4,6 @@ Torch's functionalization can do both for a program that it traces, where nobody
 later write to the memory that was left, and its `resize_` one to a view. Here the tensor gets the insides of another.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import DispatchKey, kernel_call_of, storage_address_of, storage_use_count
 from ..ir.spec import contiguous_strides
 from ..recording import views
 from ..tensor import proxy_tracing
@@ -26,7 +25,7 @@ def set_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     tensor.data = torch.empty_like(left)  # the memory that torch's own kernel may close for writes
     try:
         source = left if source is tensor else source
-        return aten.set_.source_Tensor._op_dk(torch._C.DispatchKey.Autograd, tensor, source)
+        return kernel_call_of(aten.set_.source_Tensor)(DispatchKey.Autograd, tensor, source)
     except Exception:
         tensor.data = left
         raise
@@ -68,7 +67,7 @@ def resize_(tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_form
         NotImplementedError: the memory would have to grow, and other tensors share it.
     """
     if not views.has_memory(tensor) or proxy_tracing.is_tracing():
-        return aten.resize_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, memory_format=memory_format)
+        return kernel_call_of(aten.resize_.default)(DispatchKey.Autograd, tensor, size, memory_format=memory_format)
     if tensor.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
     size = tuple(size)
@@ -96,7 +95,7 @@ def _strides(size: tuple[int, ...], memory_format: torch.memory_format | None) -
 def _grown(tensor: torch.Tensor, held: int, needed: int) -> torch.Tensor:
     """The memory of `tensor` and some more, flat."""
     # the tensor itself and the Python object that asks
-    if torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > 2:
+    if storage_use_count(storage_address_of(tensor.untyped_storage())) > 2:
         raise NotImplementedError(
             f"resize_ of an xla tensor of {held} elements in memory to {needed} while other tensors share that memory, "
             "which cannot grow under them: resize a clone(), or drop its views and aliases before"

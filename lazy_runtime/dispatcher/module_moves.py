@@ -14,6 +14,17 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import (
+    DisableTorchFunctionSubclass,
+    accumulate_hooks_of,
+    backward_hooks_of,
+    module_apply,
+    set_accumulate_hooks,
+    set_backward_hooks,
+    swap_tensor_impl,
+    use_count_of,
+)
+
 
 class _Move:
     """What `Module._apply` calls for each tensor, around the function that it was given.
@@ -58,14 +69,14 @@ class _Move:
 
 def _crosses(tensor: torch.Tensor, moved: torch.Tensor) -> bool:
     """Whether a tensor has left xla or come to it, and torch would not exchange its insides itself."""
-    with torch._C.DisableTorchFunctionSubclass():  # a lazy module's parameters refuse most questions
+    with DisableTorchFunctionSubclass():  # a lazy module's parameters refuse most questions
         crosses = (tensor.device.type == "xla") != (moved.device.type == "xla")
     return crosses and not _is_torchs(tensor) and not _is_torchs(moved)
 
 
 def _is_torchs(tensor: torch.Tensor) -> bool:
-    from torch._subclasses.fake_tensor import FakeTensor
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    from ..compat.torch import is_traceable_wrapper_subclass
+    from ..compat.tracing import FakeTensor
 
     return isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)
 
@@ -86,19 +97,19 @@ def _exchange(tensor: torch.Tensor, moved: torch.Tensor) -> None:
     goes on leading to the same object, as after `tensor.data = ...`. A graph that holds the old insides has its values;
     a backward pass through it, whose gradient would reach nobody, raises.
     """
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         fresh = moved.detach().requires_grad_(tensor.requires_grad)
-        hooks, later_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+        hooks, later_hooks = backward_hooks_of(tensor), accumulate_hooks_of(tensor)
         try:
-            torch._C._swap_tensor_impl(tensor, fresh)
+            swap_tensor_impl(tensor, fresh)
         except RuntimeError as error:
             raise _Unmovable(tensor, str(error).partition("\n")[0]) from error
         left = fresh  # the object that has the old insides
         if hooks is not None:  # the object has kept them, but what autograd asks is the insides
-            tensor._backward_hooks = hooks
+            set_backward_hooks(tensor, hooks)
         if later_hooks is not None:
-            tensor._post_accumulate_grad_hooks = later_hooks
-        if left.requires_grad and left._use_count() > 1:  # type: ignore[attr-defined]
+            set_accumulate_hooks(tensor, later_hooks)
+        if left.requires_grad and use_count_of(left) > 1:
             torch.autograd.graph.get_gradient_edge(left).node.register_prehook(_refuse_backward)
 
 
@@ -162,5 +173,5 @@ def install() -> None:
     """Makes `Module._apply`, through which `to`, `cpu`, `to_empty` and their like go, keep parameters. Idempotent."""
     global _is_installed
     if not _is_installed:
-        torch.nn.Module._apply = _applying(torch.nn.Module._apply)  # type: ignore[method-assign]
+        module_apply.set(_applying(module_apply.get()))
         _is_installed = True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..common import errors
+from ..compat.torch import OpOverload
 from ..recording import dispatch
 
 
@@ -15,5 +14,5 @@ from ..recording import dispatch
     "aten::quantize_per_tensor_dynamic", "aten::quantize_per_channel", "aten::_make_per_tensor_quantized_tensor",
     "aten::_make_per_channel_quantized_tensor",
 )  # fmt: skip
-def _quantize(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _quantize(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
     raise NotImplementedError(errors.no_quantized(func.name()))

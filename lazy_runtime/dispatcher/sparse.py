@@ -5,8 +5,6 @@ torch's kernels compute in memory is said here in dense operators, so that it st
 waits: how many distinct indices there are is the size of its result, and each size is another program behind it.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import functools
@@ -18,6 +16,17 @@ import torch
 
 from .. import native
 from ..common import errors
+from ..compat.torch import (
+    DispatchKey,
+    OpOverload,
+    SetExcludeDispatchKeyGuard,
+    kernel_call_of,
+    nnz,
+    schema_of,
+    set_coalesced,
+    sparse_indices,
+    sparse_values,
+)
 from ..ops import registry
 from ..recording import dispatch, views
 from ..tensor.xla_tensor import XLATensor, to_functional, unwrap
@@ -32,10 +41,10 @@ _libraries: list[torch.library.Library] = []
 
 def coalesce(tensor: torch.Tensor) -> torch.Tensor:
     """`aten::_coalesce`: each distinct index once, in order, with the sum of its values."""
-    if tensor._nnz() < 2:
-        return tensor.clone()._coalesced_(True)
-    values, sizes = tensor._values(), tensor.shape[: tensor.sparse_dim()]
-    numbers, group = torch.unique(_numbers(tensor._indices(), sizes), return_inverse=True)
+    if nnz(tensor) < 2:
+        return set_coalesced(tensor.clone(), True)
+    values, sizes = sparse_values(tensor), tensor.shape[: tensor.sparse_dim()]
+    numbers, group = torch.unique(_numbers(sparse_indices(tensor), sizes), return_inverse=True)
     kind = torch.int64 if values.dtype is torch.bool else values.dtype
     sums = values.new_zeros((numbers.shape[0], *values.shape[1:]), dtype=kind).index_add_(0, group, values.to(kind))
     return _make(_indices(numbers, sizes), sums.to(values.dtype), tensor, is_coalesced=True)
@@ -61,7 +70,7 @@ def _indices(numbers: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
 def _make(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
     """A sparse tensor with the sizes of `like`."""
     made = torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False)
-    return made._coalesced_(is_coalesced)
+    return set_coalesced(made, is_coalesced)
 
 
 def add(x: torch.Tensor, y: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
@@ -95,10 +104,10 @@ def _sum(x: torch.Tensor, y: torch.Tensor, alpha: Any) -> torch.Tensor:
             f"while 'other' has {y.sparse_dim()} sparse dimensions"
         )
     dtype = torch.promote_types(x.dtype, y.dtype)
-    if y._nnz() == 0:
+    if nnz(y) == 0:
         return x.to(dtype, copy=True)
-    indices = torch.cat([x._indices(), y._indices()], 1)
-    values = torch.cat([x._values().to(dtype), _scaled(y._values().to(dtype), alpha)])
+    indices = torch.cat([sparse_indices(x), sparse_indices(y)], 1)
+    values = torch.cat([sparse_values(x).to(dtype), _scaled(sparse_values(y).to(dtype), alpha)])
     result = _make(indices, values, x, is_coalesced=False)
     # A sum that grows at each step, as SGD's momentum does, would need another program each time.
     is_full = indices.shape[1] > math.prod(x.shape[: x.sparse_dim()])
@@ -132,10 +141,10 @@ def add_(target: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.
             f"add: expected 'self' and 'other' to have same size, but self has size {list(target.shape)} while other "
             f"has size {list(other.shape)} (FYI: dense-sparse addition does not currently support broadcasting)"
         )
-    values = _scaled(other._values().to(target.dtype), alpha)
+    values = _scaled(sparse_values(other).to(target.dtype), alpha)
     if other.sparse_dim() == 0:
         return aten.add_.Tensor(target, values.sum(0, dtype=target.dtype))
-    return target.index_put_(other._indices().unbind(), values, accumulate=True)
+    return target.index_put_(sparse_indices(other).unbind(), values, accumulate=True)
 
 
 def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
@@ -162,7 +171,7 @@ def _is_number(x: Any) -> bool:
     return not isinstance(x, torch.Tensor) or (x.dim() == 0 and not x.is_sparse)
 
 
-def _by_number(function: torch._ops.OpOverload, x: Any, y: Any) -> torch.Tensor:
+def _by_number(function: OpOverload, x: Any, y: Any) -> torch.Tensor:
     """`aten::mul.Tensor` and its like, of a sparse tensor and a number.
 
     Raises:
@@ -172,10 +181,10 @@ def _by_number(function: torch._ops.OpOverload, x: Any, y: Any) -> torch.Tensor:
         x, y = y, x
     if _is_number(x) or not x.is_sparse or not _is_number(y):
         raise NotImplementedError(errors.with_sparse(function))
-    return _make(x._indices(), function(x._values(), y), x, x.is_coalesced())
+    return _make(sparse_indices(x), function(sparse_values(x), y), x, x.is_coalesced())
 
 
-def _by_number_(function: torch._ops.OpOverload, target: torch.Tensor, y: Any) -> torch.Tensor:
+def _by_number_(function: OpOverload, target: torch.Tensor, y: Any) -> torch.Tensor:
     """`aten::mul_.Tensor` and its like, of a sparse tensor and a number.
 
     Raises:
@@ -183,7 +192,7 @@ def _by_number_(function: torch._ops.OpOverload, target: torch.Tensor, y: Any) -
     """
     if not target.is_sparse or not _is_number(y):
         raise NotImplementedError(errors.with_sparse(function))
-    function(target._values(), y)
+    function(sparse_values(target), y)
     return target
 
 
@@ -196,7 +205,7 @@ def power(tensor: torch.Tensor, exponent: Any) -> torch.Tensor:
     if exponent == 0:
         raise RuntimeError("pow: cannot raise to zeroth power on sparse tensor; it would make the result tensor dense")
     tensor = tensor.coalesce()
-    return _make(tensor._indices(), tensor._values().pow(exponent), tensor, is_coalesced=True)
+    return _make(sparse_indices(tensor), sparse_values(tensor).pow(exponent), tensor, is_coalesced=True)
 
 
 def sparse_mask(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -210,9 +219,9 @@ def sparse_mask(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             f"sparse_mask(): operands have incompatible sizes; self has size {list(tensor.shape)} but mask has size "
             f"{list(mask.shape)}"
         )
-    dense, places = tensor.to_dense() if tensor.is_sparse else tensor, mask._indices().unbind()
-    values = dense[places] if places else dense.expand(mask._nnz(), *dense.shape).clone()
-    return _make(mask._indices().clone(), values, mask, mask.is_coalesced())
+    dense, places = tensor.to_dense() if tensor.is_sparse else tensor, sparse_indices(mask).unbind()
+    values = dense[places] if places else dense.expand(nnz(mask), *dense.shape).clone()
+    return _make(sparse_indices(mask).clone(), values, mask, mask.is_coalesced())
 
 
 def mask_projection(tensor: torch.Tensor, mask: torch.Tensor, accumulate_matches: bool = False) -> torch.Tensor:
@@ -220,12 +229,12 @@ def mask_projection(tensor: torch.Tensor, mask: torch.Tensor, accumulate_matches
     where it is not, and if wanted as often as it is there.
     """
     sizes = mask.shape[: mask.sparse_dim()]
-    places = _numbers(mask._indices(), sizes)
+    places = _numbers(sparse_indices(mask), sizes)
     counts = places.new_zeros(math.prod(sizes)).index_add_(0, places, torch.ones_like(places))
-    found = counts[_numbers(tensor._indices(), sizes)]
-    values = tensor._values()
+    found = counts[_numbers(sparse_indices(tensor), sizes)]
+    values = sparse_values(tensor)
     found = (found if accumulate_matches else found.clamp(max=1)).view(-1, *(1,) * (values.dim() - 1))
-    return _make(tensor._indices(), values * found.to(values.dtype), tensor, tensor.is_coalesced())
+    return _make(sparse_indices(tensor), values * found.to(values.dtype), tensor, tensor.is_coalesced())
 
 
 #: For the dispatch key SparseXLA; where one operand is dense and written to, it is functional.
@@ -257,7 +266,7 @@ def _to_a_dense_one(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor
         raise RuntimeError(_SPARSE_FIRST)
     dtype = torch.promote_types(x.dtype, y.dtype)
     _check_factor(dtype, kwargs.get("alpha", 1))
-    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False):
+    with SetExcludeDispatchKeyGuard(DispatchKey.Functionalize, False):
         target = to_functional(x).to(dtype, copy=True)
         return unwrap((add_ if func is aten.add.Tensor else sub_)(target, y, **kwargs))
 
@@ -267,8 +276,8 @@ def embedding_bag_backward(grad: torch.Tensor, *args: Any, **kwargs: Any) -> tor
     Torch's kernel for the CPU makes it of dense operators.
     """
     is_sparse = args[8] and views.has_memory(grad)
-    key = torch._C.DispatchKey.CPU if is_sparse else torch._C.DispatchKey.Autograd
-    return aten._embedding_bag_backward.default._op_dk(key, grad, *args, **kwargs)
+    key = DispatchKey.CPU if is_sparse else DispatchKey.Autograd
+    return kernel_call_of(aten._embedding_bag_backward.default)(key, grad, *args, **kwargs)
 
 
 def _with_sparse(new: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -297,7 +306,7 @@ def register(library: torch.library.Library) -> None:
         overload = registry.overload(f"aten::{name}")
         if overload is None:
             raise ValueError(f"torch has no operator {name}")
-        own.define(str(overload._schema).removeprefix("aten::"))
+        own.define(str(schema_of(overload)).removeprefix("aten::"))
         own.impl(name, kernel, "CompositeImplicitAutograd")
     _libraries.append(own)
     native.sparse().xla_register_sparse()

@@ -15,9 +15,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._tensor import _rebuild_from_type_v2
-from torch._utils import _get_obj_state, _rebuild_sparse_tensor
 
+from ..compat.torch import (
+    DispatchKey,
+    SetExcludeDispatchKeyGuard,
+    is_unfilled,
+    kernel_call_of,
+    reduce_ex_internal,
+    sparse_indices,
+    sparse_values,
+    storage_address_of,
+)
+from ..compat.torch import get_obj_state as _get_obj_state
+from ..compat.torch import rebuild_from_type_v2 as _rebuild_from_type_v2
+from ..compat.torch import rebuild_sparse_tensor as _rebuild_sparse_tensor
 from ..recording import dispatch, views
 from ..tensor.xla_tensor import XLATensor, unwrap
 from . import addresses, memory
@@ -62,7 +73,7 @@ def restore(storage: Any, location: str) -> XLAStorage | None:
     storage.__class__ = XLAStorage  # the same memory: a memory-mapped checkpoint is not read before it is needed
     storage.target = target
     storage.uploads = {}
-    storage.is_filled = not getattr(storage, "_torch_load_uninitialized", False)
+    storage.is_filled = not is_unfilled(storage)
     return storage
 
 
@@ -79,10 +90,10 @@ def set_storage(
         NotImplementedError: the storage is on another device.
     """
     if not views.has_memory(tensor):  # a stand-in of Dynamo's
-        autograd = torch._C.DispatchKey.Autograd
+        autograd = DispatchKey.Autograd
         if size is None:
-            return aten.set_.source_Storage._op_dk(autograd, tensor, source)
-        return aten.set_.source_Storage_storage_offset._op_dk(autograd, tensor, source, offset, size, stride)
+            return kernel_call_of(aten.set_.source_Storage)(autograd, tensor, source)
+        return kernel_call_of(aten.set_.source_Storage_storage_offset)(autograd, tensor, source, offset, size, stride)
     if size is not None:
         stride = memory.strides_of(size, stride)
     with torch.no_grad():
@@ -105,7 +116,7 @@ def _set(func: Any, args: tuple, kwargs: dict[str, Any]) -> XLATensor:
             "a file of torch.save's older format cannot be loaded to xla in inference mode: load it before, or with "
             "map_location='cpu'"
         )
-    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False):
+    with SetExcludeDispatchKeyGuard(DispatchKey.Functionalize, False):
         return unwrap(_upload(source, tensor.dtype).as_strided(size, stride, offset))
 
 
@@ -136,12 +147,12 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     if tensor.device.type != "xla":
         return tensor.__reduce_ex__(2)
     if tensor.is_sparse:
-        parts = tensor._indices(), tensor._values(), tensor.size(), tensor.is_coalesced()
+        parts = sparse_indices(tensor), sparse_values(tensor), tensor.size(), tensor.is_coalesced()
         return _rebuild_sparse_tensor, (tensor.layout, parts)
     if views.has_memory(tensor):
         rebuild, arguments = _reduce_by_storage(tensor)
     else:
-        rebuild, arguments = torch.Tensor._reduce_ex_internal(tensor.detach().cpu(), 2)
+        rebuild, arguments = reduce_ex_internal(tensor.detach().cpu(), 2)
     state = _get_obj_state(tensor)
     if state:
         return _rebuild_from_type_v2, (rebuild, torch.Tensor, arguments, state)
@@ -151,7 +162,7 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
 def _reduce_by_storage(tensor: torch.Tensor) -> tuple[Any, tuple]:
     """What torch does for a tensor with a storage; for xla it would not get there."""
     alike = torch.empty(0, dtype=tensor.dtype, device="cpu").requires_grad_(tensor.requires_grad)
-    rebuild, (storage, _, _, _, *rest) = torch.Tensor._reduce_ex_internal(alike, 2)
+    rebuild, (storage, _, _, _, *rest) = reduce_ex_internal(alike, 2)
     kept: Any = tensor.untyped_storage()
     if isinstance(storage, torch.TypedStorage):
         kept = torch.TypedStorage(wrap_storage=kept, dtype=tensor.dtype, _internal=True)
@@ -175,7 +186,7 @@ def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def to_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copies of xla tensors on the CPU, without history; those that share memory share it there."""
-    places = [tensor.untyped_storage()._cdata if views.has_memory(tensor) else None for tensor in tensors]
+    places = [storage_address_of(tensor.untyped_storage()) if views.has_memory(tensor) else None for tensor in tensors]
     counts, hosts = Counter(places), dict[int, torch.UntypedStorage]()
     moved = []
     for tensor, place in zip(tensors, places, strict=True):

@@ -5,8 +5,6 @@ below functionalization too, which comes before subclasses in torch's order of k
 without functionalization. So what arrives at the backend's key, where we have few kernels, is sent back there.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import ctypes
@@ -15,35 +13,40 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import native
+from ..compat.torch import DispatchKey as _KEYS
+from ..compat.torch import (
+    OpOverload,
+    SetExcludeDispatchKeyGuard,
+    is_functional_tensor,
+    kernel_call_of,
+    tree_leaves,
+)
+from ..compat.torch import is_key_excluded as _is_excluded
 from ..ops import registry
 from ..tensor.xla_tensor import XLATensor
 
-_torch: Any = torch
-_KEYS = torch._C.DispatchKey
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _libraries: dict[str, torch.library.Library] = {}
 _registering = threading.Lock()
 
 
-def functionalize(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def functionalize(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Calls an operator above functionalization.
 
     Raises:
         NotImplementedError: none of the arguments is one of our tensors.
     """
-    leaves = pytree.tree_leaves((args, kwargs))
-    if any(isinstance(leaf, torch.Tensor) and _torch._is_functional_tensor(leaf) for leaf in leaves):
-        with torch._C._SetExcludeDispatchKeyGuard(_KEYS.Functionalize, False):
+    leaves = tree_leaves((args, kwargs))
+    if any(isinstance(leaf, torch.Tensor) and is_functional_tensor(leaf) for leaf in leaves):
+        with SetExcludeDispatchKeyGuard(_KEYS.Functionalize, False):
             return overload(*args, **kwargs)
     if _is_excluded(_KEYS.Python) and any(type(leaf) is XLATensor for leaf in leaves):
         # torch's `no_dispatch`, by which it means to pass over modes and subclasses of others
-        with torch._C._SetExcludeDispatchKeyGuard(_KEYS.Python, False):
+        with SetExcludeDispatchKeyGuard(_KEYS.Python, False):
             return overload(*args, **kwargs)
     if overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd):
-        return overload._op_dk(_KEYS.CompositeExplicitAutograd, *args, **kwargs)
+        return kernel_call_of(overload)(_KEYS.CompositeExplicitAutograd, *args, **kwargs)
     raise NotImplementedError(f"{overload} with arguments from the XLA backend, none of which is an xla tensor")
 
 
@@ -65,13 +68,13 @@ def _register_kernel(name: bytes) -> None:
         _register_own(overload)
 
 
-def send_back(overload: torch._ops.OpOverload) -> None:
+def send_back(overload: OpOverload) -> None:
     """Registers the way back for an operator that torch may have a kernel of, for any backend."""
     if overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd):
         _register_own(overload)
 
 
-def _register_own(overload: torch._ops.OpOverload) -> None:
+def _register_own(overload: OpOverload) -> None:
     with _registering:
         if not overload.has_kernel_for_dispatch_key(_KEYS.XLA):
             _library(overload.namespace).impl(overload, functools.partial(functionalize, overload), "XLA")

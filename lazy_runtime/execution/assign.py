@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import from_functional_tensor as _inner
+from ..compat.torch import functionalize_commit_update, functionalize_replace, is_functional_tensor_base
+from ..compat.torch import functionalize_sync as _apply_pending_writes
 from ..ir.graph import Handle
 from ..ir.spec import TensorSpec
 from ..tensor.xla_tensor import make, rebind
@@ -14,8 +17,6 @@ from . import transfer
 
 # the bare C functions: a training step writes to hundreds of tensors
 _torch: Any = torch
-_apply_pending_writes = _torch._functionalize_sync
-_inner = _torch._from_functional_tensor
 
 
 def write(targets: Sequence[torch.Tensor], handles: Sequence[Handle], specs: Sequence[TensorSpec]) -> None:
@@ -47,10 +48,10 @@ def _through_views(target: torch.Tensor, handle: Handle) -> None:
     storage that all views share, and take the new value back through it.
     """
     _apply_pending_writes(target)
-    if not _torch._is_functional_tensor_base(target):
+    if not is_functional_tensor_base(target):
         _torch.ops.lazy_runtime.reroot(target)
-    _torch._functionalize_replace(target, make(handle, _inner(target).spec))
-    _torch._functionalize_commit_update(target)
+    functionalize_replace(target, make(handle, _inner(target).spec))
+    functionalize_commit_update(target)
     _apply_pending_writes(target)
     if not target.is_inference():
         torch.autograd.graph.increment_version(target)

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch._lazy.closure import AsyncClosureHandler
-
+from ..compat.tracing import AsyncClosureHandler
 from ..debug.unplanned_syncs import planned
 
 _lock = threading.Lock()

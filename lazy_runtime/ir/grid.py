@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..compat.jaxlib import device_assignment_of
+
 
 def of(devices: Sequence[Any], shape: Sequence[int]) -> Mesh:
     """The grid of jax devices that stand in a mesh of this shape, row by row."""
@@ -88,7 +90,7 @@ def normal(grid: Mesh, found: jax.sharding.Sharding) -> jax.sharding.Sharding | 
     """The one form of a sharding over the grid's devices; None for one over others, or in another order."""
     if isinstance(found, NamedSharding) and found.mesh == grid:
         return sharding(grid, [names(entry) for entry in found.spec])
-    if tuple(getattr(found, "_device_assignment", ())) != tuple(grid.devices.flat):
+    if tuple(device_assignment_of(found)) != tuple(grid.devices.flat):
         return None
     return sharding(grid, []) if found.is_fully_replicated else found
 

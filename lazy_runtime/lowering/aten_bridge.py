@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import native
+from ..compat.torch import disable_current_modes as _disable_current_modes
 from ..ir import dtypes
 from . import checks
 from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Strided, Transposed

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..compat.torch import get_float32_matmul_precision
+
 Level = Literal["highest", "high", "medium"]
 XLALevel = Literal["highest", "high", "default"]
 
@@ -29,7 +31,7 @@ _NARROWABLE = frozenset(map(np.dtype, (jnp.float32, jnp.complex64)))
 def level() -> Level:
     """The level that is set now."""
     try:
-        return cast(Level, torch._C._get_float32_matmul_precision())
+        return cast(Level, get_float32_matmul_precision())
     except RuntimeError:  # set for single libraries (`torch.backends.cuda.matmul.fp32_precision`), none of which is XLA
         return "highest"
 

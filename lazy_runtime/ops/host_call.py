@@ -9,14 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from ..compat.torch import (
+    DisableTorchDispatch,
+    OpOverload,
+    schema_of,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+)
 from ..lowering import checks
 from ..tensor import host_arrays
 
 
 def on_host(
-    func: torch._ops.OpOverload,
+    func: OpOverload,
     arguments: Sequence[Any],
     results: Sequence[Any],
     grid: jax.sharding.Mesh | None = None,
@@ -28,7 +35,7 @@ def on_host(
         results: `jax.ShapeDtypeStruct` of each result, None for one that is undefined.
         grid: of the devices that the program is sharded over.
     """
-    leaves, structure = pytree.tree_flatten(list(arguments))
+    leaves, structure = tree_flatten(list(arguments))
     places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     wide = {place: np.dtype(leaves[place].dtype) for place in places}
     number = checks.current_call()
@@ -38,10 +45,10 @@ def on_host(
         for place, array in zip(places, arrays, strict=True):
             filled[place] = host_arrays.from_numpy(_widened(np.asarray(array), wide[place]))
         try:
-            found = _call_on_host(func, pytree.tree_unflatten(filled, structure))
+            found = _call_on_host(func, tree_unflatten(filled, structure))
         except Exception as error:
             raise RuntimeError(f"[aten #{number} {type(error).__name__.lstrip('_')}] {error} [end]") from error
-        tensors = pytree.tree_leaves(found)
+        tensors = tree_leaves(found)
         found = [x.contiguous() for x, like in zip(tensors, results, strict=True) if like is not None]
         return [_halves(host_arrays.to_numpy(x)) for x in found]
 
@@ -102,9 +109,9 @@ def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.ascontiguousarray(x).reshape(-1).view(dtype).reshape(shape)
 
 
-def _call_on_host(func: torch._ops.OpOverload, arguments: Sequence[Any]) -> Any:
-    positional = [argument for argument in func._schema.arguments if not argument.kwarg_only]
-    named = func._schema.arguments[len(positional) :]
+def _call_on_host(func: OpOverload, arguments: Sequence[Any]) -> Any:
+    positional = [argument for argument in schema_of(func).arguments if not argument.kwarg_only]
+    named = schema_of(func).arguments[len(positional) :]
     kwargs = {argument.name: value for argument, value in zip(named, arguments[len(positional) :], strict=True)}
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
+    with DisableTorchDispatch(), torch.no_grad():
         return func(*arguments[: len(positional)], **kwargs)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from ..compat.torch import DisableTorchDispatch, OpOverload, schema_of, tree_leaves
 from .registry import overload
 
 
-def probe(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
+def probe(target: OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
     """Calls the operator on CPU tensors of ones whose sizes are 1 (or 0, where they are). No random number is used up.
 
     Raises:
@@ -29,7 +29,7 @@ def probe(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> N
 
 def quietly(target: Any, *args: Any, **kwargs: Any) -> None:
     """Calls an operator on CPU tensors without using up torch's random numbers."""
-    names = [argument.name for argument in target._schema.arguments]
+    names = [argument.name for argument in schema_of(target).arguments]
     keeping: Any = contextlib.nullcontext()
     if "generator" not in names:
         keeping = torch.random.fork_rng(devices=())
@@ -38,7 +38,7 @@ def quietly(target: Any, *args: Any, **kwargs: Any) -> None:
         args = (*args[:place], torch.Generator("cpu"), *args[place + 1 :])
     else:
         kwargs["generator"] = torch.Generator("cpu")
-    with keeping, torch._C._DisableTorchDispatch():
+    with keeping, DisableTorchDispatch():
         target(*args, **kwargs)
 
 

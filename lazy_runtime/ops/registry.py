@@ -22,9 +22,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
-from torch._prims_common import corresponding_complex_dtype, elementwise_dtypes, get_computation_dtype
 
+from ..compat.torch import OpOverload, schema_of
+from ..compat.tracing import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
+from ..compat.tracing import corresponding_complex_dtype, elementwise_dtypes, get_computation_dtype
 from ..ir import dtypes
 from ..ir.graph import Call
 from ..lowering import layout
@@ -33,9 +34,9 @@ from .elementwise.casting import convert
 __all__ = ["Operator", "Promotion", "arguments", "checked_dtypes", "lookup", "op", "overload", "pointwise", "table"]
 
 
-def arguments(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """All arguments in the schema's order, defaults filled in."""
-    missing = func._schema.arguments[len(args) :]
+    missing = schema_of(func).arguments[len(args) :]
     return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in missing)]
 
 
@@ -78,7 +79,7 @@ class Operator:
     def __init__(
         self,
         name: str,
-        overload: torch._ops.OpOverload,
+        overload: OpOverload,
         lowering: Lowering,
         infer: Callable[..., Any] | None = None,
         dynamic_scalars: bool = False,
@@ -115,10 +116,10 @@ def forget_calls(used: set[Call]) -> None:
                 calls.pop(meaning, None)
 
 
-table: dict[torch._ops.OpOverload, Operator] = {}
+table: dict[OpOverload, Operator] = {}
 
 
-def overload(name: str) -> torch._ops.OpOverload | None:
+def overload(name: str) -> OpOverload | None:
     """The overload that `aten::add.Tensor` names, or None if this torch has none of that name."""
     namespace, _, rest = name.partition("::")
     packet_name, _, overload_name = rest.partition(".")
@@ -126,7 +127,7 @@ def overload(name: str) -> torch._ops.OpOverload | None:
     return getattr(packet, overload_name or "default", None)
 
 
-def lookup(target: torch._ops.OpOverload) -> Operator | None:
+def lookup(target: OpOverload) -> Operator | None:
     """The operator registered for an overload."""
     return table.get(target)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common import source_locations
+from ..compat.torch import schema_of
 from ..ir.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _arguments(call: Call) -> Iterator[tuple[str, Any]]:
     if call.meaning is None:
         return
     operator, key = call.meaning
-    names = [argument.name for argument in operator.overload._schema.arguments]
+    names = [argument.name for argument in schema_of(operator.overload).arguments]
     yield from zip([*names, *[""] * (len(key) - len(names))], key, strict=False)
 
 

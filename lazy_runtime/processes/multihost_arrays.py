@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..cache import disk_key
 from ..common import errors
+from ..compat.jaxlib import device_assignment_of
 from ..ir import dtypes
 from . import process_job, watchdog
 from .collective_log import Collective, Program
@@ -115,7 +116,7 @@ def whole(array: jax.Array) -> jax.Array:
         return array
     lies: Any = array.sharding
     # of a form that only XLA knows, as a slice's may be, jax has the devices in order
-    mesh = lies.mesh if isinstance(lies, NamedSharding) else Mesh(np.array(lies._device_assignment), ("all",))
+    mesh = lies.mesh if isinstance(lies, NamedSharding) else Mesh(np.array(device_assignment_of(lies)), ("all",))
     return _together(array, NamedSharding(mesh, PartitionSpec()))
 
 

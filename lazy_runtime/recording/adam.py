@@ -7,31 +7,26 @@ it makes 0 / 0 of what has had no gradient, where the formula for counts on the 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-_adam: Any = importlib.import_module("torch.optim.adam")  # `torch.optim` has a class of that name beside it
-
-#: Torch's function with the formula.
-_NAME = "_single_tensor_adam"
+from ..compat.torch import single_tensor_adam
 
 
 def is_possible() -> bool:
     """Whether this version of torch has the function that is exchanged, with the arguments that are needed."""
     wanted = set(inspect.signature(update).parameters) | {"capturable", "differentiable", "grad_scale", "found_inf"}
-    found = getattr(_adam, _NAME, None)
-    return found is not None and wanted <= set(inspect.signature(found).parameters)
+    return single_tensor_adam.is_there() and wanted <= set(inspect.signature(single_tensor_adam.get()).parameters)
 
 
 @functools.cache
 def register() -> None:
     """Exchanges torch's function for one that chooses the formula. Idempotent."""
     if is_possible():
-        setattr(_adam, _NAME, _choosing(getattr(_adam, _NAME)))
+        single_tensor_adam.set(_choosing(single_tensor_adam.get()))
 
 
 def _choosing(original: Callable[..., None]) -> Callable[..., None]:

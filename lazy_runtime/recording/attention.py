@@ -10,11 +10,19 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..compat.torch import (
+    DispatchKey,
+    forward_level_of,
+    get_flash_sdp_enabled,
+    get_mem_efficient_sdp_enabled,
+    kernel_call_of,
+    peek_interpreter_stack,
+)
 from ..ops.nn import attention_aten, attention_blocks
 from ..platform import xla_devices
 
 aten = torch.ops.aten
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 
 def scaled_dot_product_attention(
@@ -30,7 +38,7 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """`aten::scaled_dot_product_attention` for xla tensors."""
     if not _is_one_operator(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
-        return aten.scaled_dot_product_attention.default._op_dk(
+        return kernel_call_of(aten.scaled_dot_product_attention.default)(
             _COMPOSITE, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
@@ -107,7 +115,7 @@ def _are_few(query: torch.Tensor, keys: int) -> bool:
 
 def _has_kernel(query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float) -> bool:
     """Whether torch's kernel for the CPU gives the output and all gradients."""
-    if (mask is not None and mask.requires_grad) or not torch._C._get_flash_sdp_enabled():
+    if (mask is not None and mask.requires_grad) or not get_flash_sdp_enabled():
         return False
     platform = query.device.type
     if platform == "xla":
@@ -129,13 +137,12 @@ def _fits(mask: torch.Tensor | None, query: torch.Tensor, keys: int, is_causal: 
 
 def _transformed() -> bool:
     """Whether torch.func or forward-mode derivatives are at work, which the operator does not know."""
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return peek_interpreter_stack() is not None or forward_level_of(torch.autograd.forward_ad) >= 0
 
 
 def _allowed() -> bool:
     """Whether `torch.nn.attention.sdpa_kernel` leaves a choice beside the composition of other operators."""
-    return torch._C._get_flash_sdp_enabled() or torch._C._get_mem_efficient_sdp_enabled()
+    return get_flash_sdp_enabled() or get_mem_efficient_sdp_enabled()
 
 
 def _attention(

@@ -14,15 +14,24 @@ from typing import Any
 
 import torch
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils import _pytree as pytree
 
+from ..compat.torch import (
+    DispatchKey,
+    DispatchKeySet,
+    ExcludeDispatchKeyGuard,
+    OpOverload,
+    dispatch_key_parse,
+    kernel_call_of,
+    registrations_for_key,
+    tree_map,
+)
+from ..compat.torch import is_key_excluded as _is_excluded
 from ..ops import registry
 
-_CUDA = torch._C.DispatchKey.AutocastCUDA
-_XLA = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))  # the enum of Python has no such name
+_CUDA = DispatchKey.AutocastCUDA
+_XLA = DispatchKeySet(dispatch_key_parse("AutocastXLA"))  # the enum of Python has no such name
 
-_SNAPSHOT = torch._C._dispatch_key_parse("PythonTLSSnapshot")
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_SNAPSHOT = dispatch_key_parse("PythonTLSSnapshot")
 
 _get_dtype = torch.get_autocast_dtype
 _set_dtype = torch.set_autocast_dtype
@@ -46,7 +55,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     _libraries.extend((library, everything))
     everything.fallback(torch.library.fallthrough_kernel, "AutocastXLA")
-    for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"):
+    for name in registrations_for_key("AutocastCUDA"):
         overload = registry.overload(name) if name.startswith("aten::") else None
         if overload is not None:
             library.impl(overload, _as_cuda(overload), "AutocastXLA")
@@ -74,22 +83,22 @@ def on_entry() -> contextlib.AbstractContextManager[Any]:
     return enable_reentrant_dispatch() if active else nothing
 
 
-def _as_cuda(overload: torch._ops.OpOverload) -> Callable[..., Any]:
+def _as_cuda(overload: OpOverload) -> Callable[..., Any]:
     """The kernel that casts as CUDA's does and calls the operator outside of `autocast`."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = _get_dtype("cuda")
-        with torch._C._ExcludeDispatchKeyGuard(_XLA):
+        with ExcludeDispatchKeyGuard(_XLA):
             _set_dtype("cuda", _get_dtype("xla"))  # the state is the thread's own
             try:
-                return overload._op_dk(_CUDA, *args, **kwargs)
+                return kernel_call_of(overload)(_CUDA, *args, **kwargs)
             finally:
                 _set_dtype("cuda", dtype)
 
     return kernel
 
 
-def _lower_precision(overload: torch._ops.OpOverload) -> Callable[..., Any]:
+def _lower_precision(overload: OpOverload) -> Callable[..., Any]:
     """The kernel that casts every eligible tensor to the dtype of `autocast`."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -99,8 +108,8 @@ def _lower_precision(overload: torch._ops.OpOverload) -> Callable[..., Any]:
             eligible = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype is not torch.float64
             return x.to(dtype) if eligible and x.device.type == "xla" else x
 
-        with torch._C._ExcludeDispatchKeyGuard(_XLA):
-            args, kwargs = pytree.tree_map(cast, (args, kwargs))
+        with ExcludeDispatchKeyGuard(_XLA):
+            args, kwargs = tree_map(cast, (args, kwargs))
             return overload(*args, **kwargs)
 
     return kernel

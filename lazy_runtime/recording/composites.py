@@ -2,22 +2,20 @@
 functionalization that say the same in other operators.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import functools
 from typing import Any
 
 import torch
-from torch._prims_common.wrappers import _maybe_resize_out
-from torch.utils import _pytree as pytree
 
+from ..compat.torch import DispatchKey, OpOverload, assert_async, kernel_call_of, schema_of, tree_map
+from ..compat.tracing import maybe_resize_out as _maybe_resize_out
 from ..ops import registry
 from . import views
 
 aten = torch.ops.aten
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 #: View operators whose `_copy` form users call. Below functionalization that form stands for the view itself.
 COPIED = (
@@ -27,22 +25,20 @@ COPIED = (
 )  # fmt: skip
 
 
-def _view_copy(view: torch._ops.OpOverload, copy: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any) -> Any:
+def _view_copy(view: OpOverload, copy: OpOverload, tensor: torch.Tensor, *args: Any) -> Any:
     """The `_copy` form of a view operator as a user calls it: a contiguous tensor, whatever the view's strides."""
     if not views.has_memory(tensor):
-        return copy._op_dk(torch._C.DispatchKey.Autograd, tensor, *args)
+        return kernel_call_of(copy)(DispatchKey.Autograd, tensor, *args)
     if view is aten.view.default:  # whose `_copy` form alone takes what is no view
         return aten.reshape.default(tensor, *args).clone(memory_format=torch.contiguous_format)
     found = view(tensor, *args)
-    return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), found)
+    return tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), found)
 
 
-def _view_copy_out(
-    view: torch._ops.OpOverload, name: str, copy: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any, out: Any
-) -> Any:
+def _view_copy_out(view: OpOverload, name: str, copy: OpOverload, tensor: torch.Tensor, *args: Any, out: Any) -> Any:
     """The same with `out=`, which takes contiguous strides where it has another size."""
     if not views.has_memory(out):
-        return copy._op_dk(torch._C.DispatchKey.Autograd, tensor, *args, out=out)
+        return kernel_call_of(copy)(DispatchKey.Autograd, tensor, *args, out=out)
     if torch.is_grad_enabled() and (tensor.requires_grad or out.requires_grad):
         raise RuntimeError(
             f"{name}(): functions with out=... arguments don't support automatic differentiation, "
@@ -57,12 +53,12 @@ def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`aten::one_hot` with the checks of values that torch makes on the CPU only."""
     unknown = num_classes == -1
     if index.dtype is not torch.int64 or index.numel() == 0 or (unknown and not views.has_memory(index)):
-        return aten.one_hot.default._op_dk(_COMPOSITE, index, num_classes)
-    torch._assert_async((index >= 0).all(), "Class values must be non-negative.")
+        return kernel_call_of(aten.one_hot.default)(_COMPOSITE, index, num_classes)
+    assert_async((index >= 0).all(), "Class values must be non-negative.")
     if unknown:
         num_classes = int(index.max().item()) + 1
     else:
-        torch._assert_async((index < num_classes).all(), "Class values must be smaller than num_classes.")
+        assert_async((index < num_classes).all(), "Class values must be smaller than num_classes.")
     classes = torch.arange(max(num_classes, 0), device=index.device)
     return (index.unsqueeze(-1) == classes).to(torch.int64)
 
@@ -75,7 +71,7 @@ def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
             last = offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             memory = torch.empty(max(last + 1, 0), dtype=tensor.dtype, device="meta")
             memory.as_strided(tensor.shape, tensor.stride(), offset).view(dtype)  # raises
-    return aten.view.dtype._op_dk(torch._C.DispatchKey.Autograd, tensor, dtype)
+    return kernel_call_of(aten.view.dtype)(DispatchKey.Autograd, tensor, dtype)
 
 
 def matmul_out(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -84,7 +80,7 @@ def matmul_out(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.
         found = torch.matmul(x, y)
         if (found.shape, found.dtype) == (out.shape, out.dtype):
             return out.copy_(found)
-    return aten.matmul.out._op_dk(_COMPOSITE, x, y, out=out)
+    return kernel_call_of(aten.matmul.out)(_COMPOSITE, x, y, out=out)
 
 
 def ctc_loss(
@@ -98,13 +94,13 @@ def ctc_loss(
     other lengths would compile again.
     """
     lengths = (x.to(log_probs.device) for x in (input_lengths, target_lengths))
-    return aten.ctc_loss.Tensor._op_dk(_COMPOSITE, log_probs, targets, *lengths, *rest)
+    return kernel_call_of(aten.ctc_loss.Tensor)(_COMPOSITE, log_probs, targets, *lengths, *rest)
 
 
 def pack_padded_sequence(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """`aten::_pack_padded_sequence`: torch's own, which reads the lengths on the CPU, in operators that we have."""
-    kernel = aten._pack_padded_sequence.default._op_dk
-    return kernel(torch._C.DispatchKey.CompositeExplicitAutograd, tensor, lengths, batch_first)
+    kernel = kernel_call_of(aten._pack_padded_sequence.default)
+    return kernel(DispatchKey.CompositeExplicitAutograd, tensor, lengths, batch_first)
 
 
 def polygamma_(tensor: torch.Tensor, n: int) -> torch.Tensor:
@@ -135,7 +131,7 @@ _MATRIX_RANKS = {
 }
 
 
-def _matrix_rank_out(rank: torch._ops.OpOverload, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+def _matrix_rank_out(rank: OpOverload, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Torch's own gives another tensor than `out`, which it leaves as it was, unless it may use the memory itself."""
     return aten.clone.out(rank(*args, **kwargs), out=out)
 
@@ -158,7 +154,7 @@ def register(library: torch.library.Library) -> None:
         library.impl(copy, functools.partial(_view_copy, view, copy), "AutogradXLA")
         base, _, kind = name.partition(".")
         out = registry.overload(f"aten::{base}_copy.{kind}_out" if kind else f"aten::{base}_copy.out")
-        if out is not None and len(out._schema.returns) == 1:  # not a list
+        if out is not None and len(schema_of(out).returns) == 1:  # not a list
             library.impl(out, functools.partial(_view_copy_out, view, f"{base}_copy", out), "AutogradXLA")
     library.impl("matmul.out", matmul_out, "AutogradXLA")
     library.impl("one_hot", one_hot, "AutogradXLA")

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from ..common import errors, metrics
+from ..compat.torch import DisableTorchDispatch
 from ..execution import transfer
 from ..ir.spec import TensorSpec
 from ..lowering import checks
@@ -69,7 +70,7 @@ def provoke_errors(func: Any, *args: Any) -> None:
             return arg
         return torch.zeros((1,) * arg.dim(), dtype=arg.dtype, device="cpu")
 
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         func(*map(small, args))
 
 
@@ -124,7 +125,7 @@ def _broadcast_shape(x: XLATensor, y: XLATensor) -> torch.Size:
     try:
         return torch.broadcast_shapes(x.shape, y.shape)
     except RuntimeError:
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             aten.add.Tensor(*(torch.zeros((), device="cpu").expand(tensor.shape) for tensor in (x, y)))
         raise
 
@@ -220,7 +221,7 @@ def _for_mask(func: Any, x: XLATensor, indices: Any, values: torch.Tensor, accum
                 f"shape {shape}"
             )
         one = torch.zeros(1, dtype=torch.int64, device="cpu")
-        with torch._C._DisableTorchDispatch():  # torch's words for these dtypes
+        with DisableTorchDispatch():  # torch's words for these dtypes
             aten.index_put.default(one.to(x.dtype), [one], one.to(values.dtype))
     return values
 

@@ -9,35 +9,42 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._prims as prims
-from torch._decomp import decomposition_table
-from torch.utils import _pytree as pytree
 
 from ..common import errors
+from ..compat.torch import (
+    DispatchKey,
+    OpOverload,
+    SetExcludeDispatchKeyGuard,
+    kernel_call_of,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
+from ..compat.torch import is_functional_tensor as _is_functional
+from ..compat.tracing import decomposition_table, prims
 from ..tensor.xla_tensor import XLATensor, to_functional, unwrap
 from . import autocast, foreach
 
-_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
-_is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_FUNCTIONALIZE = DispatchKey.Functionalize
 
 
-def _no_fallback(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _no_fallback(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
     raise AssertionError("lazy_runtime.recording.fallback is not loaded")
 
 
 #: Serves what has no decomposition either; `fallback.py`, which stands above `dispatch`, sets it.
-fallback: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any] = _no_fallback
+fallback: Callable[[OpOverload, tuple, dict[str, Any]], Any] = _no_fallback
 
 #: Gives what makes a decomposition's factories record; `traced_factories.py`, which stands above `dispatch`, sets it.
 factories: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
-def _no_check(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
+def _no_check(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
     raise AssertionError("lazy_runtime.recording.dispatch is not loaded")
 
 
 #: Raises what torch's CPU kernel refuses of a call; `dispatch.py` sets it.
-check_call: Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], None] = _no_check
+check_call: Callable[[OpOverload, tuple, dict[str, Any]], None] = _no_check
 
 _library: torch.library.Library | None = None
 
@@ -52,8 +59,8 @@ def register() -> None:
     _library = torch.library.Library("prims", "IMPL")
     for name in prims.__all__:
         prim = getattr(prims, name, None)
-        if isinstance(prim, torch._ops.OpOverload) and any(
-            returned.alias_info is not None for returned in prim._schema.returns
+        if isinstance(prim, OpOverload) and any(
+            returned.alias_info is not None for returned in schema_of(prim).returns
         ):
             _library.impl(prim, getattr(prim, "impl_aten"), "Functionalize")  # noqa: B009  torch adds the attribute
 
@@ -62,13 +69,13 @@ class _Thread(threading.local):
     """The operators that are being decomposed: one that comes back to itself has no decomposition."""
 
     def __init__(self) -> None:
-        self.open: set[torch._ops.OpOverload] = set()
+        self.open: set[OpOverload] = set()
 
 
 _thread = _Thread()
 
 
-def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]:
+def resolve(func: OpOverload) -> Callable[[OpOverload, tuple, dict[str, Any]], Any]:
     """A function (overload, args, kwargs) that serves an operator without a lowering.
 
     If torch has no decomposition of it either, its CPU kernel is called (`fallback.py`).
@@ -82,12 +89,12 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
     decomposition: Callable[..., Any] | None = func.decompose if composite else decomposition_table.get(func)
     run = _functionalized
     if decomposition is None and func.namespace == "torch_nn":  # torch's own in Python: a body of aten's operators
-        decomposition = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+        decomposition = functools.partial(kernel_call_of(func), DispatchKey.CompositeExplicitAutograd)
     if decomposition is None and func.namespace == "prims":
         decomposition = getattr(func, "impl_aten")  # noqa: B009  torch adds the attribute
         run = _directly  # one prim is made of others, and functionalization refuses those that write
 
-    def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def decompose(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not composite:
             check_devices(func, args, kwargs)
         if decomposition is None or func in _thread.open:
@@ -106,7 +113,7 @@ def resolve(func: torch._ops.OpOverload) -> Callable[[torch._ops.OpOverload, tup
     return decompose
 
 
-def _each(each: Callable[..., Any], func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _each(each: Callable[..., Any], func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A multi-tensor operator.
 
     Raises:
@@ -120,8 +127,8 @@ def _each(each: Callable[..., Any], func: torch._ops.OpOverload, args: tuple, kw
     return each(*args, **kwargs)
 
 
-def _is_composite(func: torch._ops.OpOverload) -> bool:
-    return func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+def _is_composite(func: OpOverload) -> bool:
+    return func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
 
 def _directly(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -138,19 +145,19 @@ def _functionalized(function: Callable[..., Any], args: tuple, kwargs: dict[str,
         # in a program that runs on plain tensors the device is theirs
         return unwrap(x) if isinstance(x, torch.Tensor) and _is_functional(x) else x
 
-    args, kwargs = pytree.tree_map(wrap, (args, kwargs))
-    with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False), factories():
+    args, kwargs = tree_map(wrap, (args, kwargs))
+    with SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False), factories():
         result = function(*args, **kwargs)
-        return pytree.tree_map(inner, result)
+        return tree_map(inner, result)
 
 
-def check_devices(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> None:
+def check_devices(func: OpOverload, args: Any, kwargs: Any) -> None:
     """Raises torch's error where tensors of several devices meet; 0-d ones may come from anywhere.
 
     Raises:
         NotImplementedError: a tensor is sparse.
     """
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     for other in tensors:
         if other.layout is not torch.strided:
             raise NotImplementedError(errors.with_sparse(func))

@@ -11,11 +11,19 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from .. import native
 from ..common import errors, metrics, source_locations, special_numbers
+from ..compat.torch import (
+    DisableTorchDispatch,
+    InferenceMode,
+    OpOverload,
+    is_multithreading_enabled,
+    schema_of,
+    set_multithreading_enabled,
+    tree_leaves,
+)
+from ..compat.tracing import FakeTensor
 from ..compilation import capacity, compiler, deferred_views
 from ..execution import execute, recorders, transfer
 from ..ir import dtypes
@@ -30,10 +38,10 @@ from ..tensor.xla_tensor import XLATensor, make
 from . import decompose, higher_order, kernel_checks, recompute
 
 #: overload → function(overload, args, kwargs) for what is not one node: copies between devices, reads, aliases
-Handler = Callable[[torch._ops.OpOverload, tuple, dict[str, Any]], Any]
-_handlers: dict[torch._ops.OpOverload, Handler] = {}
+Handler = Callable[[OpOverload, tuple, dict[str, Any]], Any]
+_handlers: dict[OpOverload, Handler] = {}
 #: the same for calls of operators of the table with a sparse tensor among their operands
-_handlers_with_sparse: dict[torch._ops.OpOverload, Handler] = {}
+_handlers_with_sparse: dict[OpOverload, Handler] = {}
 
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
@@ -51,7 +59,7 @@ def handler_with_sparse(*names: str) -> Callable[[Handler], Handler]:
     return _into(_handlers_with_sparse, names)
 
 
-def _into(handlers: dict[torch._ops.OpOverload, Handler], names: Sequence[str]) -> Callable[[Handler], Handler]:
+def _into(handlers: dict[OpOverload, Handler], names: Sequence[str]) -> Callable[[Handler], Handler]:
     def register(function: Handler) -> Handler:
         for name in names:
             target = registry.overload(name)
@@ -62,13 +70,13 @@ def _into(handlers: dict[torch._ops.OpOverload, Handler], names: Sequence[str]) 
     return register
 
 
-def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+def dispatch(cls: type, func: OpOverload, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`XLATensor.__torch_dispatch__`."""
     if _is_inference_mode_enabled() and _is_view(func):
         # torch's kernel for ADInplaceOrView refuses an inference tensor as a view of a tensor from outside of the mode.
         # What the view is taken of does not show here: a write within the mode leaves an inference tensor inside of a
         # wrapper that is none.
-        with torch._C._InferenceMode(False):
+        with InferenceMode(False):
             return dispatch(cls, func, types, args, kwargs)
     function = _handlers.get(func)
     if function is not None:
@@ -81,11 +89,11 @@ def dispatch(cls: type, func: torch._ops.OpOverload, types: Any, args: tuple = (
 
 
 @functools.cache
-def _is_view(func: torch._ops.OpOverload) -> bool:
+def _is_view(func: OpOverload) -> bool:
     """Whether the overload is a view operator or the `_copy` form of one."""
     for target in (func, registry.overload(func.name().replace("_copy", "", 1))):
         if target is not None:
-            aliases = [returned.alias_info for returned in target._schema.returns]
+            aliases = [returned.alias_info for returned in schema_of(target).returns]
             if any(alias is not None and not alias.is_write for alias in aliases):
                 return True
     return False
@@ -409,14 +417,14 @@ def _new_call(
 
 
 def _positional(
-    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+    overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Puts arguments that were given by the schema's names in their places: a lowering has names of its own."""
     if not kwargs:
         return args, kwargs
     rest = dict(kwargs)
     found = list(args)
-    named = [argument for argument in overload._schema.arguments[len(args) :] if not argument.kwarg_only]
+    named = [argument for argument in schema_of(overload).arguments[len(args) :] if not argument.kwarg_only]
     last = max((place for place, argument in enumerate(named) if argument.name in rest), default=-1)
     for argument in named[: last + 1]:
         found.append(rest.pop(argument.name, argument.default_value))
@@ -467,7 +475,7 @@ _decomposed: set[tuple] = set()
 _MOST_DECOMPOSED = 1 << 14
 
 
-def _check_decomposed(func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
+def _check_decomposed(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
     """The same of a call that torch's decomposition serves; once for each such call."""
     scan = _Scan(dynamic=True)  # numbers that change from step to step are not told apart
     try:
@@ -507,7 +515,7 @@ def _run_on(
     options = {name: convert(arg) for name, arg in kwargs.items()}
     if "device" in options:
         options["device"] = torch.device(on)
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         return overload(*map(convert, args), **options)
 
 
@@ -548,7 +556,7 @@ def _adopt(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> t
         decompose.check_devices(operator.overload, tensors, {})
         raise RuntimeError(errors.device_mismatch(device.torch_device, arg.device))
 
-    names = [argument.name for argument in operator.overload._schema.arguments]
+    names = [argument.name for argument in schema_of(operator.overload).arguments]
     names += [""] * (len(args) - len(names))  # of a part of the operator (`data_dependent.program`)
     moved = [move(arg, name) for arg, name in zip(args, names, strict=False)]
     return moved, {name: move(arg, name) for name, arg in kwargs.items()}
@@ -559,8 +567,8 @@ def _dispatch_after_cpu_backward(cls: type, func: Any, types: Any, args: tuple =
     (an internal assertion fails), so every thread that works with xla runs its backward passes itself. One that starts
     with `y.backward(g)` still meets the assertion: autograd asks for its worker before any operator is dispatched.
     """
-    if torch._C._is_multithreading_enabled():  # asked each time: the end of an inference mode brings the old state back
-        torch._C._set_multithreading_enabled(False)
+    if is_multithreading_enabled():  # asked each time: the end of an inference mode brings the old state back
+        set_multithreading_enabled(False)
     return dispatch(cls, func, types, args, kwargs)
 
 

@@ -14,9 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..common import config, errors, metrics
+from ..compat.torch import (
+    DisableTorchDispatch,
+    DispatchKey,
+    OpOverload,
+    has_computed_kernel,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
 from ..execution import transfer
 from ..ir import dtypes
 from ..ir.graph import Call
@@ -28,7 +36,7 @@ from ..tensor.xla_tensor import XLATensor
 from . import decompose, dispatch
 
 
-def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Serves an operator without a lowering.
 
     Raises:
@@ -37,10 +45,10 @@ def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any
     if config.strict_fallback():
         trace = dispatch.current_trace()
         raise NotImplementedError(errors.strict_fallback(func, errors.users_line() if trace is None else trace.line))
-    if func._schema.is_mutable:
+    if schema_of(func).is_mutable:
         raise NotImplementedError(errors.no_lowering(func))
-    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
-        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.QuantizedCPU):
+    if not has_computed_kernel(func.name(), "CPU"):
+        if func.has_kernel_for_dispatch_key(DispatchKey.QuantizedCPU):
             raise NotImplementedError(errors.no_quantized(func.name()))
         raise NotImplementedError(errors.no_kernel(func))
     if _in_program(func) and _can_pass(args, kwargs):
@@ -52,13 +60,13 @@ def call(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any
 
 
 @functools.cache
-def _in_program(func: torch._ops.OpOverload) -> bool:
+def _in_program(func: OpOverload) -> bool:
     """Whether the operator's results are tensors of sizes that do not depend on data, and the same for the same
     arguments.
     """
     if not {torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}.isdisjoint(func.tags):
         return False
-    returns = [str(returned.type) for returned in func._schema.returns]
+    returns = [str(returned.type) for returned in schema_of(func).returns]
     return bool(returns) and all(kind in ("Tensor", "List[Tensor]") for kind in returns)
 
 
@@ -76,7 +84,7 @@ def _can_pass(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 @functools.cache
-def _operator(func: torch._ops.OpOverload) -> Operator:
+def _operator(func: OpOverload) -> Operator:
     def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if dtypes.is_narrowing():  # `lower` then gives what torch's kernels expect
             raise TypeError(f"{func.name()} runs on torch's own dtypes")
@@ -89,11 +97,11 @@ def _operator(func: torch._ops.OpOverload) -> Operator:
         return found[0] if call.container is None else found
 
     operator = Operator(func.name(), func, lowering, infer=_shapes_of(func), fallible=True)
-    operator.counter = f"aten::{func._schema.name.split('::')[1]}"
+    operator.counter = f"aten::{schema_of(func).name.split('::')[1]}"
     return operator
 
 
-def _all_arguments(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def _all_arguments(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments in the schema's order, for the CPU."""
     found = registry.arguments(func, args, kwargs)
     return [torch.device("cpu") if isinstance(argument, torch.device) else argument for argument in found]
@@ -103,7 +111,7 @@ class _NoShapesError(NotImplementedError):
     """Torch cannot tell an operator's output shapes without its data."""
 
 
-def _shapes_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
+def _shapes_of(func: OpOverload) -> Callable[..., Any]:
     """Runs the operator on meta tensors, or if torch has no meta kernel, on zeros."""
 
     def shapes(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +120,7 @@ def _shapes_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
         except NotImplementedError:
             pass
         try:
-            return func(*pytree.tree_map(_zeros, args), **pytree.tree_map(_zeros, kwargs))
+            return func(*tree_map(_zeros, args), **tree_map(_zeros, kwargs))
         except Exception as error:  # zeros are no good example: the real data decides
             raise _NoShapesError(errors.no_lowering(func)) from error
 
@@ -127,13 +135,13 @@ def _zeros(x: Any) -> Any:
     return x
 
 
-def _between_programs(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _between_programs(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Runs what is pending, the operator on the CPU, and goes on with its results on the device."""
     if dispatch.current_trace() is not None:
         raise errors.DataDependentError(func)
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, XLATensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, XLATensor)]
     device = tensors[0].spec.device if tensors else dispatch.xla_devices.get(kwargs.get("device"))
-    metrics.count(f"aten::{func._schema.name.split('::')[1]}")
+    metrics.count(f"aten::{schema_of(func).name.split('::')[1]}")
 
     def to_host(x: Any) -> Any:
         if isinstance(x, torch.device):
@@ -143,10 +151,10 @@ def _between_programs(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: 
     def to_device(x: Any) -> Any:
         return transfer.to_device(x, device) if isinstance(x, torch.Tensor) else x
 
-    host_args, host_kwargs = pytree.tree_map(to_host, (tuple(args), kwargs))
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
+    host_args, host_kwargs = tree_map(to_host, (tuple(args), kwargs))
+    with DisableTorchDispatch(), torch.no_grad():
         result = func(*host_args, **host_kwargs)
-    return pytree.tree_map(to_device, result)
+    return tree_map(to_device, result)
 
 
 decompose.fallback = call

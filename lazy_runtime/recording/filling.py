@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import DisableTorchDispatch
 from ..ops import registry
 from ..tensor.xla_tensor import XLATensor
 from . import dispatch
@@ -26,7 +27,7 @@ def require_fit(value: Any, dtype: torch.dtype) -> None:
     kind = type(value)
     if kind is bool or (dtype in _WIDE and (kind is int or kind is float) and -_SMALL < value < _SMALL):
         return
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         torch.empty(2, dtype=dtype, device="cpu").fill_(value)  # a single element is not checked
 
 

@@ -7,37 +7,38 @@ functions compute of the scores and of the mask.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-# modules: their packages have functions and operators of that name
-_operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
-_functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+from ..compat import tracing
+from ..compat.torch import DispatchKey
 
 #: Torch's higher-order operator.
-operator: Any = getattr(_operators, "flex_attention", None)
+operator: Any = None
+
+if all(row.holds() for row in tracing.FLEX_ATTENTION):
+    from ..compat.tracing import flex_attention as operator
+    from ..compat.tracing import sdpa_dense
 
 
 def is_possible() -> bool:
     """Whether this version of torch has what is exchanged and called."""
-    owned = (_functions, "_validate_device"), (_operators, "flex_attention"), (_operators, "sdpa_dense")
-    return all(hasattr(owner, name) for owner, name in owned)
+    return operator is not None
 
 
 @functools.cache
 def register() -> None:
     """Has torch take xla tensors, and gives its operator a rule for them. Idempotent."""
     if is_possible():
-        operator.py_impl(torch._C.DispatchKey.AutogradXLA)(composed)
-        _functions._validate_device = _validating(_functions._validate_device)
+        operator.py_impl(DispatchKey.AutogradXLA)(composed)
+        tracing.validate_flex_device.set(_validating(tracing.validate_flex_device.get()))
 
 
 def composed(*args: Any) -> Any:
     """The higher-order operator in others, which autograd and graphs take as they are."""
-    return _operators.sdpa_dense(*args)
+    return sdpa_dense(*args)
 
 
 def _validating(original: Callable[..., None]) -> Callable[..., None]:

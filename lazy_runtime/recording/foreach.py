@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..compat.torch import DisableTorchDispatch, OpOverload, operator_name_of, overload_name_of, tree_map
 from ..execution import transfer
 from ..tensor.xla_tensor import XLATensor
 
@@ -26,12 +26,12 @@ _NAMES: dict[str, Any] = {"norm": _norm, "max": aten.max.default, "zero": aten.z
 _SCALAR_NAMES = {"maximum": aten.clamp_min, "minimum": aten.clamp_max}
 
 
-def decomposition(func: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]] | None:
+def decomposition(func: OpOverload) -> Callable[..., list[torch.Tensor]] | None:
     """The function that computes a functional `aten::_foreach_*` overload tensor by tensor; None for any other."""
-    if func.namespace != "aten" or not func._opname.startswith("_foreach_"):
+    if func.namespace != "aten" or not operator_name_of(func).startswith("_foreach_"):
         return None
-    name = func._opname.removeprefix("_foreach_")
-    with_scalars = func._overloadname in ("Scalar", "ScalarList")
+    name = operator_name_of(func).removeprefix("_foreach_")
+    with_scalars = overload_name_of(func) in ("Scalar", "ScalarList")
     each = (_SCALAR_NAMES.get(name) if with_scalars else None) or _NAMES.get(name) or getattr(aten, name, None)
     if each is None:
         return None
@@ -70,11 +70,11 @@ def _takes_a_look(name: str, args: Any) -> bool:
     return name in ("add", "mul", "div") and isinstance(args[1], torch.Tensor) and args[1].dim() > 0
 
 
-def _ask_cpu(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> None:
+def _ask_cpu(func: OpOverload, args: Any, kwargs: Any) -> None:
     """Calls the operator on CPU tensors of one expanded element, for its error if it has one."""
 
     def stand_in(x: Any) -> Any:
         return torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) if isinstance(x, torch.Tensor) else x
 
-    with torch._C._DisableTorchDispatch():
-        func(*pytree.tree_map(stand_in, args), **kwargs)
+    with DisableTorchDispatch():
+        func(*tree_map(stand_in, args), **kwargs)

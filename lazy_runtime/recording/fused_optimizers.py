@@ -6,9 +6,8 @@ import functools
 from typing import Any
 
 import torch
-from torch.optim import optimizer as optimizers  # pyright: ignore[reportAttributeAccessIssue]  (hidden by its classes)
-from torch.utils import _pytree as pytree
 
+from ..compat.torch import OpOverload, fused_devices, has_kernel, schema_of, tree_map
 from ..execution.assign import write
 from ..ops import registry
 from ..tensor.xla_tensor import unwrap
@@ -24,23 +23,23 @@ def _fused(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     flat = iter(dispatch.record(registry.table[func], args, kwargs))
     scaled = kwargs.get("grad_scale") is not None
     results = []
-    for argument, tensors in zip(func._schema.arguments, args[: len(func._schema.returns)], strict=False):
+    for argument, tensors in zip(schema_of(func).arguments, args[: len(schema_of(func).returns)], strict=False):
         changes = argument.name != "state_steps" and (argument.name != "grads" or scaled)
         results.append([next(flat) for _ in tensors] if changes else list(tensors))
     return tuple(results)
 
 
-def _fused_in_place(functional: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
+def _fused_in_place(functional: OpOverload, *args: Any, **kwargs: Any) -> None:
     """In autograd's place, before torch's functionalization, which takes a list without tensors, such as Adam's largest
     squares, for CPU tensors.
     """
-    lists = args[: len(functional._schema.returns)]
+    lists = args[: len(schema_of(functional).returns)]
     if not views.has_memory(lists[0][0]):  # Dynamo's stand-ins
         for targets, results in zip(lists, functional(*args, **kwargs), strict=True):
             for target, result in zip(targets, results, strict=True):
                 target.copy_(result)
         return
-    inner_args, inner_kwargs = pytree.tree_map(_inner, (args, kwargs))
+    inner_args, inner_kwargs = tree_map(_inner, (args, kwargs))
     targets: list[torch.Tensor] = []
     results: list[Any] = []
     for outer, inner, new in zip(lists, inner_args, _fused(functional, inner_args, inner_kwargs), strict=False):
@@ -60,14 +59,14 @@ def _inner(x: Any) -> Any:
 @functools.cache
 def allow() -> None:
     """Puts xla on torch's list of the devices on which `fused=True` is taken."""
-    devices = optimizers._get_fused_kernels_supported_devices
+    devices = fused_devices.get()
 
     def with_xla() -> list[str]:
         return [*devices(), "xla"]
 
     # Dynamo follows functions by their files, torch's but not ours: it would leave every Adam to be recorded uncompiled
     with_xla.__code__ = with_xla.__code__.replace(co_filename=devices.__code__.co_filename)
-    optimizers._get_fused_kernels_supported_devices = with_xla
+    fused_devices.set(with_xla)
 
 
 def register(library: torch.library.Library) -> None:
@@ -80,6 +79,6 @@ def register(library: torch.library.Library) -> None:
             if functional is None:
                 continue
             library.impl(f"{name}_{kind}", functools.partial(_fused_in_place, functional), "AutogradXLA")
-            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}_{kind}", "Meta"):
+            if not has_kernel(f"aten::{name}_{kind}", "Meta"):
                 library.impl(f"{name}_{kind}", lambda *args, **kwargs: None, "Meta")
     allow()

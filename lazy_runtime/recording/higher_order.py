@@ -7,13 +7,14 @@ what is pending, and the functions record their operators like all others. Compi
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ..compat import tracing
 from ..tensor.xla_tensor import XLATensor
 
 
@@ -29,21 +30,19 @@ def _scan(
     return (*carried, *[torch.stack(each) for each in zip(*given, strict=True)])
 
 
-#: module, operator, and its implementation on tensors with data: torch's own, or ours
-_OPERATORS: tuple[tuple[str, str, str | Callable[..., Any]], ...] = (
-    ("cond", "cond_op", "cond_op_dense"),
-    ("while_loop", "while_loop_op", "while_loop_dense"),
-    ("map", "map_impl", "map_dense"),
-    ("scan", "scan_op", _scan),
+#: operator, and its implementation on tensors with data: torch's own, or ours
+_OPERATORS: tuple[tuple[str, str | Callable[..., Any]], ...] = (
+    ("cond_op", "cond_op_dense"),
+    ("while_loop_op", "while_loop_dense"),
+    ("map_impl", "map_dense"),
+    ("scan_op", _scan),
 )
 
 
 @functools.cache
 def register() -> None:
     """Gives each operator a rule for our tensors, where this torch has it."""
-    for module, operator, rule in _OPERATORS:
-        found: Any = importlib.import_module(f"torch._higher_order_ops.{module}")
-        if isinstance(rule, str):
-            rule = getattr(found, rule, None)
-        if rule is not None and hasattr(found, operator):
-            getattr(found, operator).py_impl(XLATensor)(rule)
+    for operator, rule in _OPERATORS:
+        with contextlib.suppress(ImportError):
+            found = getattr(tracing, rule) if isinstance(rule, str) else rule
+            getattr(tracing, operator).py_impl(XLATensor)(found)

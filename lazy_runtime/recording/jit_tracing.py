@@ -5,8 +5,6 @@ calls `aten::_convolution`, which is recorded. On xla it is the one that is comp
 `torch.zeros`, torch's C++ may return a copy that the tracer does not know.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import warnings
@@ -14,13 +12,15 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import DispatchKey, is_functional_tensor, kernel_call_of
+
 aten = torch.ops.aten
 
 
 def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *geometry: Any) -> torch.Tensor:
     """`aten::convolution` while `torch.jit.trace` records: the operator that torch's own kernel would call."""
     if x.device.type != "xla":
-        return aten.convolution.default._op_dk(torch._C.DispatchKey.Autograd, x, weight, bias, *geometry)
+        return kernel_call_of(aten.convolution.default)(DispatchKey.Autograd, x, weight, bias, *geometry)
     cudnn: Any = torch.backends.cudnn  # for whoever runs the trace on CUDA
     flags = cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
     return aten._convolution.default(x, weight, bias, *geometry, *flags)
@@ -31,7 +31,7 @@ def traceable(tensor: torch.Tensor) -> torch.Tensor:
 
     A kernel cannot know that it is traced: the tracer is off while it runs.
     """
-    if torch._is_functional_tensor(tensor):
+    if is_functional_tensor(tensor):
         torch.ops.lazy_runtime.own_version.default(tensor)
     return tensor
 

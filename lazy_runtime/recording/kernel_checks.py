@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..compat.torch import OpOverload, has_computed_kernel, schema_of
 from ..ir.spec import storage_size
 from ..ops.probe import quietly
 
@@ -65,15 +66,15 @@ _UNASKED = re.compile(
 
 
 @functools.cache
-def _is_checked(func: torch._ops.OpOverload) -> bool:
+def _is_checked(func: OpOverload) -> bool:
     """Whether the CPU has a kernel that says what torch refuses, and does nothing else."""
-    if func.namespace != "aten" or func._schema.is_mutable or _UNASKED.search(func.name()):
+    if func.namespace != "aten" or schema_of(func).is_mutable or _UNASKED.search(func.name()):
         return False
-    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU")
+    return has_computed_kernel(func.name(), "CPU")
 
 
 def check(
-    func: torch._ops.OpOverload,
+    func: OpOverload,
     call: Callable[[Callable[[TensorSpec], torch.Tensor]], Any],
     specs: Sequence[TensorSpec],
 ) -> None:
@@ -104,7 +105,7 @@ def check(
             raise
 
 
-def run(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
+def run(func: OpOverload, *args: Any, **kwargs: Any) -> None:
     """Calls an operator without using up torch's random numbers."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         quietly(func, *args, **kwargs)

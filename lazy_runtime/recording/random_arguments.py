@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import OpOverload
 from ..ops import registry
 from ..ops.probe import last_integer, probe
 from ..tensor.xla_tensor import XLATensor
@@ -32,7 +33,7 @@ def _with_numbers(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _accept(func: torch._ops.OpOverload, dtype: torch.dtype, is_empty: bool, *numbers: float) -> None:
+def _accept(func: OpOverload, dtype: torch.dtype, is_empty: bool, *numbers: float) -> None:
     """Raises torch's error if it does not take these numbers with this dtype. For empty tensors it checks less."""
     probe(func, (torch.empty(0 if is_empty else 1, dtype=dtype, device="meta"), *numbers), {})
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import current_graph_task_id as _graph_task
 from ..ir.graph import Handle, Node, Value
 from ..ir.spec import TensorSpec
 from ..tensor.xla_tensor import XLATensor, make
@@ -56,9 +57,6 @@ def is_running() -> bool:
         _thread.recomputation = None  # gradients again: the next recomputation is another one
         return False
     return True
-
-
-_graph_task = torch._C._current_graph_task_id
 
 
 def hold_back(

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
+from ..compat.torch import DispatchKey, OpOverload, forward_level_of, kernel_call_of, peek_interpreter_stack
 from ..ops import registry
 from ..ops.nn.recurrent import GATES
 
 aten = torch.ops.aten
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 #: Arguments of the operator of one direction (`lazy_runtime::recurrence`).
 _ARGUMENTS = ("mode", "gates", "hidden", "cell", "weight", "bias", "projection", "batch_sizes", "reverse")
@@ -124,8 +125,7 @@ def _are_sizes(batch_sizes: torch.Tensor, rows: Any, batch: Any) -> bool:
 
 def _transformed() -> bool:
     """Whether torch.func or forward-mode derivatives are at work, which the operator does not know."""
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return peek_interpreter_stack() is not None or forward_level_of(torch.autograd.forward_ad) >= 0
 
 
 def _run(call: _Call) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
@@ -158,11 +158,11 @@ def _direction(call: _Call, x: torch.Tensor, number: int, reverse: bool) -> tupl
     )[:3]
 
 
-def _kernel(mode: str, is_packed: bool, overload: torch._ops.OpOverload, *args: Any) -> Any:
+def _kernel(mode: str, is_packed: bool, overload: OpOverload, *args: Any) -> Any:
     """`aten::lstm.input` and its like for xla tensors."""
     call = _of(mode, is_packed, args)
     if call is None or not _is_loop(call):
-        return overload._op_dk(_COMPOSITE, *args)
+        return kernel_call_of(overload)(_COMPOSITE, *args)
     return _results(call)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from ..compat.torch import DispatchKey, IncludeDispatchKeyGuard, TorchDispatchMode, tree_leaves
 from ..execution import transfer
 from ..tensor.xla_tensor import XLATensor
 from . import decompose, dispatch
@@ -59,7 +58,7 @@ def _of_decomposition() -> Iterator[None]:
     if trace is None or trace.device.torch_device.type == "xla":
         yield
         return
-    with torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize), _Factories(trace):
+    with IncludeDispatchKeyGuard(DispatchKey.Functionalize), _Factories(trace):
         yield
 
 

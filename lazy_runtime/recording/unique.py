@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..compat.torch import DisableTorchDispatch
 from ..execution import transfer
 from ..ops.registry import arguments
 from . import dispatch
@@ -80,7 +81,7 @@ def _unique(func: Any, args: tuple, dim: int | None, consecutive: bool, inverse:
     x = args[0]
     device = x.spec.device
     if x.numel() == 0:  # no data: the result is torch's own, or its error
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             found = func(torch.empty(x.shape, dtype=x.dtype, device="cpu"), *args[1:])
         return [transfer.to_device(part, device) for part in found]
     provoke_errors(func, *args)

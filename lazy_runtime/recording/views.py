@@ -7,8 +7,6 @@ views are taken of the root itself: autograd's kernel keeps its books with the t
 result then gets the insides of the same view of the root.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import contextlib
@@ -18,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..compat.torch import DispatchKey, is_functional_tensor, kernel_call_of
+from ..compat.torch import from_functional_tensor as _inner
 from ..ir.graph import Handle, Value
 from ..ir.spec import TensorSpec, storage_size
 from ..tensor.xla_tensor import XLATensor, make
@@ -31,14 +31,10 @@ OVERLAP = (
     "Please clone() the tensor before performing the operation."
 )
 
-_torch: Any = torch
-_apply_pending_writes = _torch._functionalize_sync
-_inner = _torch._from_functional_tensor
-
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is an xla tensor of ours, and no stand-in of Dynamo's."""
-    return _torch._is_functional_tensor(tensor) and type(_inner(tensor)) is XLATensor
+    return is_functional_tensor(tensor) and type(_inner(tensor)) is XLATensor
 
 
 def of_root(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
@@ -52,7 +48,7 @@ def of_root(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -
 
 # straight to autograd's own kernels, whose place for xla the functions below have taken
 def _as_strided_in_autograd(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
-    return aten.as_strided.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+    return kernel_call_of(aten.as_strided.default)(DispatchKey.Autograd, tensor, size, stride, storage_offset)
 
 
 def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
@@ -70,7 +66,7 @@ def as_strided(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int
 def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """`aten::as_strided_` for autograd's key."""
     if not has_memory(tensor):
-        return aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, storage_offset)
+        return kernel_call_of(aten.as_strided_.default)(DispatchKey.Autograd, tensor, size, stride, storage_offset)
     torch.ops.lazy_runtime.check_inplace(tensor)
     offset = int(tensor.storage_offset()) if storage_offset is None else storage_offset
     insides = of_root(tensor, size, stride, offset)
@@ -78,7 +74,7 @@ def as_strided_(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: in
         count = torch.ops.lazy_runtime.memory_size(tensor) // tensor.dtype.itemsize
         tensor.data = of_root(tensor, (count,), (1,), 0)  # torch tries it out on a meta tensor of these sizes
     with _placeholder(insides):
-        aten.as_strided_.default._op_dk(torch._C.DispatchKey.Autograd, tensor, size, stride, offset)
+        kernel_call_of(aten.as_strided_.default)(DispatchKey.Autograd, tensor, size, stride, offset)
     tensor.data = insides
     return tensor
 

@@ -8,17 +8,18 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch.nn.modules import module as nn_module
+import torch
 
-_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
+from ..compat.torch import (
+    backward_pre_hooks_of,
+    forward_hooks_of,
+    forward_pre_hooks_of,
+    hooks_of_all_modules,
+    module_backward_hooks_of,
 )
-_GLOBAL_HOOKS: tuple[Mapping[Any, Any], ...] = tuple(
-    getattr(nn_module, name) for name in sorted(vars(nn_module)) if name.startswith("_global_") and "hooks" in name
-)
+
+_HOOKS = forward_pre_hooks_of, forward_hooks_of, backward_pre_hooks_of, module_backward_hooks_of
+_GLOBAL_HOOKS = hooks_of_all_modules()
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
 _environment: Mapping[Any, Any] = os.environ._data  # type: ignore[attr-defined]
 
@@ -34,7 +35,7 @@ class Unguarded:
     def __init__(self) -> None:
         self._environment = dict(_environment)
         self._classes: dict[type, tuple[Mapping[str, Any], int, list[str], list[Any]]] = {}
-        self._modules: weakref.WeakSet[nn_module.Module] = weakref.WeakSet()
+        self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._hooks: list[Mapping[Any, Any]] = [hooks for hooks in _GLOBAL_HOOKS if not hooks]
 
     def note(self, objects: Iterable[Any]) -> None:
@@ -43,9 +44,9 @@ class Unguarded:
             kind = found if isinstance(found, type) else type(found)
             for each in kind.__mro__:
                 self._note_class(each)
-            if isinstance(found, nn_module.Module) and found not in self._modules:
+            if isinstance(found, torch.nn.Module) and found not in self._modules:
                 self._modules.add(found)
-                self._hooks += [hooks for name in _HOOKS if not (hooks := getattr(found, name))]
+                self._hooks += [hooks for hooks_of in _HOOKS if not (hooks := hooks_of(found))]
 
     def _note_class(self, kind: type) -> None:
         if kind in self._classes or not kind.__flags__ & _IS_MUTABLE:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..common import metrics, output
+from ..compat import dynamo
 from ..platform import replicas
 from .extra_guards import Unguarded
 
@@ -137,7 +138,7 @@ def _parts(f: Any) -> tuple[types.FunctionType | None, tuple[Any, ...]]:
         function, bound = _parts(f.func)
         return function, (*bound, *f.args)
     function, bound = (f.__func__, (f.__self__,)) if isinstance(f, types.MethodType) else (f, ())
-    if not isinstance(function, types.FunctionType) or hasattr(function, "_torchdynamo_orig_callable"):
+    if not isinstance(function, types.FunctionType) or dynamo.is_compiled(function):
         return None, ()
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return None, ()
@@ -151,9 +152,7 @@ def _copied(function: Any) -> tuple[Any, ...]:
 @functools.cache
 def _refusals() -> tuple[type[Exception], ...]:
     """What is raised before anything has been run."""
-    from torch._dynamo import exc
-
-    return _Refused, exc.TorchDynamoException, exc.FailOnRecompileLimitHit
+    return _Refused, dynamo.TorchDynamoException, dynamo.FailOnRecompileLimitHit
 
 
 def _reason(error: Exception) -> str:

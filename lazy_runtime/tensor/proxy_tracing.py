@@ -6,20 +6,18 @@ traces, functionalization waits until the mode has seen the operator. Traces of 
 have no xla tensors inside and stay torch's own.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import functools
 from typing import Any
 
 import torch
-from torch import _guards
 from torch.fx.experimental import proxy_tensor
-from torch.utils._pytree import tree_any
 
-_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
-_MakefxTracer: Any = proxy_tensor._MakefxTracer
+from ..compat.torch import DispatchKey, SetExcludeDispatchKeyGuard, is_functional_tensor, is_key_excluded, tree_any
+from ..compat.tracing import detect_fake_mode, make_fx_trace
+
+_FUNCTIONALIZE = DispatchKey.Functionalize
 
 
 class _ProxyMode(proxy_tensor.ProxyTorchDispatchMode):
@@ -28,7 +26,7 @@ class _ProxyMode(proxy_tensor.ProxyTorchDispatchMode):
     _guards: list[Any]
 
     def __enter__(self) -> Any:
-        guard = torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, True)
+        guard = SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, True)
         guard.__enter__()
         self._guards.append(guard)
         return super().__enter__()
@@ -43,30 +41,30 @@ class _ProxyMode(proxy_tensor.ProxyTorchDispatchMode):
         if self.tracing_mode != "real" and tree_any(_is_xla, (args, kwargs)):
             # for `FakeTensorMode`, which takes a user's tensor or says why not
             return super().__torch_dispatch__(func, types, args, kwargs)
-        with torch._C._SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False):
+        with SetExcludeDispatchKeyGuard(_FUNCTIONALIZE, False):
             return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def is_tracing() -> bool:
     """Whether the calling thread records for `make_fx`, to which operators come as the user has called them."""
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(_FUNCTIONALIZE)
+    return is_key_excluded(_FUNCTIONALIZE)
 
 
 def _is_xla(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and torch._is_functional_tensor(leaf)
+    return isinstance(leaf, torch.Tensor) and is_functional_tensor(leaf)
 
 
 @functools.cache
 def install() -> None:
     """Has `make_fx` trace functions of real tensors by this mode from now on. Idempotent."""
-    torchs = _MakefxTracer._trace_inner
+    torchs = make_fx_trace.get()
 
     @functools.wraps(torchs)
     def trace_inner(self: Any, f: Any, *args: Any) -> Any:
         mode = self.proxy_mode
-        if type(mode) is proxy_tensor.ProxyTorchDispatchMode and _guards.detect_fake_mode(args) is None:
+        if type(mode) is proxy_tensor.ProxyTorchDispatchMode and detect_fake_mode(args) is None:
             mode._guards = []  # type: ignore[attr-defined]
             mode.__class__ = _ProxyMode
         return torchs(self, f, *args)
 
-    _MakefxTracer._trace_inner = trace_inner
+    make_fx_trace.set(trace_inner)

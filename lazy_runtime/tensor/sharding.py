@@ -20,6 +20,9 @@ import torch
 from jax.sharding import NamedSharding, Sharding
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..compat.jaxlib import device_assignment_of, hlo_sharding
+from ..compat.torch import from_functional_tensor as _inner
+from ..compat.torch import is_functional_tensor
 from ..ir import dtypes, grid
 from ..ir.graph import Call, Graph, Handle, Value
 from ..platform.xla_devices import Device
@@ -27,8 +30,6 @@ from ..processes import multihost_arrays
 from .xla_tensor import unwrap
 
 _SHARD = "lazy_runtime::shard"  # the operator in `ops/collective/shard.py`
-_torch: Any = torch
-_inner = _torch._from_functional_tensor
 
 _marks = WeakTensorKeyDictionary()  # tensor → its sharding, and the shape that this is for
 _lock = threading.Lock()
@@ -178,7 +179,7 @@ def _of_handles(device: Device) -> dict[int, NamedSharding]:
         all_marked = list(_marks.items())
     found: dict[int, NamedSharding] = {}
     for tensor, (wanted, shape) in all_marked:
-        if not _torch._is_functional_tensor(tensor):  # it has been moved from xla in place
+        if not is_functional_tensor(tensor):  # it has been moved from xla in place
             continue
         inner = _inner(tensor)  # not `unwrap`, which may record operators
         if inner.spec.device is device and inner.spec.shape == shape:
@@ -218,11 +219,11 @@ def text(tensor: torch.Tensor) -> str:
 
 def hlo_text(found: Sharding, dims: int) -> str:
     """A sharding of a tensor with so many dimensions, as XLA writes it with each device's number."""
-    hlo: Any = found._to_xla_hlo_sharding(dims)
+    hlo: Any = hlo_sharding(found, dims)
     if hlo.is_replicated():
         return "{replicated}"
-    order = sorted(found._device_assignment, key=lambda each: each.id)
-    devices = [order.index(found._device_assignment[number]) for number in hlo.tile_assignment_devices()]
+    order = sorted(device_assignment_of(found), key=lambda each: each.id)
+    devices = [order.index(device_assignment_of(found)[number]) for number in hlo.tile_assignment_devices()]
     tiles = ",".join(map(str, hlo.tile_assignment_dimensions()))
     rest = " last_tile_dim_replicate" if hlo.replicate_on_last_tile_dim() else ""
     return f"{{devices=[{tiles}]{','.join(map(str, devices))}{rest}}}"

@@ -5,8 +5,6 @@ operators into pure ones, around one of these. The wrapper swaps its inner tenso
 is immutable, unless nobody else holds it (`rebind`).
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,12 +14,22 @@ import torch
 
 from .. import native
 from ..common import forking
+from ..compat.torch import (
+    DispatchKey,
+    from_functional_tensor,
+    functionalize_sync,
+    is_functional_tensor,
+    make_wrapper_subclass,
+    storage_address_of,
+    sync_functional,
+    to_functional_tensor,
+)
+from ..compat.torch import is_key_excluded as _is_excluded
 from ..ir.graph import Handle, Value
 from ..ir.spec import TensorSpec
 
-_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
-to_functional: Any = torch._to_functional_tensor  # type: ignore[reportPrivateImportUsage]
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_FUNCTIONALIZE = DispatchKey.Functionalize
+to_functional = to_functional_tensor
 
 
 class XLATensor(torch.Tensor):
@@ -83,9 +91,9 @@ def unwrap(tensor: torch.Tensor) -> XLATensor:
     """
     if type(tensor) is XLATensor:
         return tensor
-    if torch._is_functional_tensor(tensor):
-        torch._sync(tensor)  # without it, a write through an alias would be missed
-        inner = torch._from_functional_tensor(tensor)
+    if is_functional_tensor(tensor):
+        sync_functional(tensor)  # without it, a write through an alias would be missed
+        inner = from_functional_tensor(tensor)
         if type(inner) is XLATensor:
             return inner
     if tensor.layout is torch.sparse_coo and tensor.device.type == "xla":
@@ -135,7 +143,7 @@ class InPython:
 
     @staticmethod
     def inner_tensor(kind: type[torch.Tensor], spec: TensorSpec) -> Any:
-        return torch.Tensor._make_wrapper_subclass(
+        return make_wrapper_subclass(
             kind, spec.shape, spec.stride, spec.offset, dtype=spec.dtype, device=spec.torch_device
         )
 
@@ -144,8 +152,8 @@ class InPython:
         for tensor in tensors:
             if tensor.device.type != "xla":
                 raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
-            _torch._functionalize_sync(tensor)
-        return [_torch._from_functional_tensor(tensor) for tensor in tensors]
+            functionalize_sync(tensor)
+        return [from_functional_tensor(tensor) for tensor in tensors]
 
     @staticmethod
     def know_tensors(tensors: Sequence[torch.Tensor]) -> None:
@@ -161,12 +169,10 @@ class InPython:
 
     @staticmethod
     def sharing(tensors: Sequence[torch.Tensor], count: int) -> tuple[int, ...]:
-        memory = [tensor.untyped_storage()._cdata for tensor in tensors]
+        memory = [storage_address_of(tensor.untyped_storage()) for tensor in tensors]
         first = {its: number for number, its in reversed(list(enumerate(memory[:count])))}
         return tuple(first.get(its, -1) for its in memory)
 
-
-_torch: Any = torch
 
 try:
     _many: Any = native.tensors()

@@ -12,22 +12,21 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.callback import CompilationCallbackHandler
-
 from lazy_runtime import native
+from lazy_runtime.compat import dynamo
 
 
 @functools.cache
 def restore_threads() -> None:
     """Makes Dynamo's compilations keep the state of their thread, and bring it back after an interrupt."""
-    install: Any = CompilationCallbackHandler.install_callbacks
+    install = dynamo.install_callbacks.get()
 
     @contextlib.contextmanager
-    def install_callbacks(self: CompilationCallbackHandler, *arguments: Any) -> Iterator[None]:
+    def install_callbacks(self: Any, *arguments: Any) -> Iterator[None]:
         with _kept_state(), install(self, *arguments):
             yield
 
-    CompilationCallbackHandler.install_callbacks = install_callbacks  # type: ignore[method-assign]
+    dynamo.install_callbacks.set(install_callbacks)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ import weakref
 from typing import Any
 
 import torch
-from torch._dynamo.variables.optimizer import OptimizerVariable
-from torch._guards import TracingContext
 
+from lazy_runtime.compat.dynamo import OptimizerVariable, move_step_if_cpu, set_capturable
+from lazy_runtime.compat.tracing import TracingContext
 from lazy_runtime.regions import compiling
 
 #: Those that torch lets go on outside of the compiled function: each of torch/optim/*.py has a list of the devices on
@@ -27,16 +27,16 @@ CAPTURABLE = tuple(
 @functools.cache
 def count_on_device() -> None:
     """Makes Dynamo treat optimizers of xla parameters as those of CUDA's."""
-    set_capturable = OptimizerVariable._set_capturable
+    original = set_capturable.get()
 
     def with_xla(self: OptimizerVariable, tx: Any) -> None:
         for group in self.value.param_groups:
             # a region of `lazy_runtime.compile` leaves the optimizer as one that can go on elsewhere
             if _is_ours(self.value, group) and not compiling.is_tracing():
                 group["capturable"] = True
-        set_capturable(self, tx)
+        original(self, tx)
 
-    OptimizerVariable._set_capturable = with_xla  # type: ignore[method-assign]
+    set_capturable.set(with_xla)
     _return_counters()
 
 
@@ -44,14 +44,14 @@ def _return_counters() -> None:
     """Where Dynamo has moved counters to the device for a region that is recorded after all, they go back: there each
     would be read in each step.
     """
-    move = OptimizerVariable.move_step_if_cpu
+    move = move_step_if_cpu.get()
 
-    def move_step_if_cpu(self: OptimizerVariable) -> None:
+    def move_first(self: OptimizerVariable) -> None:
         compiling.on_recording(functools.partial(_count_on_host, weakref.ref(self.value)))
         if _is_first(self.value):
             move(self)
 
-    OptimizerVariable.move_step_if_cpu = move_step_if_cpu  # type: ignore[method-assign]
+    move_step_if_cpu.set(move_first)
 
 
 #: The optimizers whose counters each trace has moved.

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.variables.builder import VariableBuilder
-from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from lazy_runtime.compat import dynamo
+from lazy_runtime.compat.dynamo import TorchInGraphFunctionVariable, config
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.recording import recurrent
 
@@ -52,8 +51,7 @@ _WHOLE: dict[Any, Any] = {
 
 def is_possible() -> bool:
     """Whether this version of torch can be made to trace recurrent layers."""
-    owners = (VariableBuilder, "wrap_module"), (TorchInGraphFunctionVariable, "call_function"), (config, "allow_rnn")
-    return all(hasattr(owner, name) for owner, name in owners)
+    return all(row.holds() for row in dynamo.LAYERS)
 
 
 @functools.cache
@@ -73,20 +71,20 @@ def trace_layers(backends: Sequence[Callable[..., Any]]) -> None:
 
 
 def _allow_modules(ours: Ours) -> None:
-    original = VariableBuilder.wrap_module
+    original = dynamo.wrap_module.get()
 
     @functools.wraps(original)
-    def wrap_module(self: VariableBuilder, value: torch.nn.Module) -> Any:
+    def wrap_module(self: Any, value: torch.nn.Module) -> Any:
         if not isinstance(value, torch.nn.RNNBase) or not ours(self.tx.output):
             return original(self, value)
         with config.patch(allow_rnn=True):
             return original(self, value)
 
-    VariableBuilder.wrap_module = wrap_module  # type: ignore[method-assign]
+    dynamo.wrap_module.set(wrap_module)
 
 
 def _keep_whole(ours: Ours) -> None:
-    original = TorchInGraphFunctionVariable.call_function
+    original = dynamo.call_torch_function.get()
 
     @functools.wraps(original)
     def call_function(self: TorchInGraphFunctionVariable, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -96,7 +94,7 @@ def _keep_whole(ours: Ours) -> None:
         xla_devices.start()  # defines the operator
         return original(TorchInGraphFunctionVariable(whole), tx, args, kwargs)
 
-    TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]
+    dynamo.call_torch_function.set(call_function)
 
 
 _BUILTIN = type(torch.lstm)

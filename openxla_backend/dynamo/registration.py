@@ -8,10 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops import effects
-from torch._subclasses import fake_impls, fake_tensor
 
 from lazy_runtime.common import source_locations
+from lazy_runtime.compat import tracing
+from lazy_runtime.compat.tracing import (
+    EffectType,
+    fake_rules,
+    get_effect,
+    infer_unique2,
+    register_effectful_op,
+)
 from lazy_runtime.debug import reports
 from lazy_runtime.dispatcher import device_module
 from lazy_runtime.torch_xla.core import collectives
@@ -71,12 +77,11 @@ def _index_devices() -> None:
     """Makes a fake tensor on `xla` be on the current device, as torch does for the types of devices that it lists.
     Otherwise one made with device="xla" in a compiled function does not meet the arguments, which are on `xla:0`.
     """
-    is_indexed = getattr(fake_tensor, "_is_indexed_device_type", None)
-    if is_indexed is not None:
-        fake_tensor._is_indexed_device_type = lambda kind: kind == "xla" or is_indexed(kind)
+    if tracing.is_indexed_device_type.is_there():
+        is_indexed = tracing.is_indexed_device_type.get()
+        tracing.is_indexed_device_type.set(lambda kind: kind == "xla" or is_indexed(kind))
         return
-    of_fake: Any = fake_tensor.FakeTensor
-    make = of_fake.__new__  # before torch 2.13, which has the list in the midst of this
+    make = tracing.fake_tensor_new.get()  # torch 2.11 has the list in the midst of this
 
     def indexed(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         device = torch.device(device)
@@ -84,7 +89,7 @@ def _index_devices() -> None:
             device = torch.device("xla", device_module.current_device() if device_module.is_initialized() else 0)
         return make(cls, mode, elem, device, *args, **kwargs)
 
-    of_fake.__new__ = staticmethod(indexed)
+    tracing.fake_tensor_new.set(staticmethod(indexed))
 
 
 @functools.cache
@@ -94,15 +99,13 @@ def _infer_uniques() -> None:
     """
 
     def unique(mode: Any, func: Any, x: Any, is_sorted: bool = True, return_inverse: bool = False) -> Any:
-        infer: Any = fake_impls.unique2
-        return infer(mode, func, x, is_sorted, return_inverse)[:2]  # `_unique2` gives the counts too
+        return infer_unique2(mode, func, x, is_sorted, return_inverse)[:2]  # `_unique2` gives the counts too
 
-    rules: Any = fake_impls.op_implementations_dict
-    rules.setdefault(torch.ops.aten._unique.default, unique)
+    fake_rules.setdefault(torch.ops.aten._unique.default, unique)
 
 
 @functools.cache
 def _keep_linalg_checks() -> None:
     """Before 2.13 torch drops from a graph what raises for singular matrices, as it has no result."""
-    if effects._get_effect("aten::_linalg_check_errors") is None:
-        effects._register_effectful_op("aten::_linalg_check_errors", effects._EffectType.ORDERED)
+    if get_effect("aten::_linalg_check_errors") is None:
+        register_effectful_op("aten::_linalg_check_errors", EffectType.ORDERED)

@@ -19,30 +19,35 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.output_graph import OutputGraph, collect_reachable_grad_fns
-from torch._dynamo.source import AttrSource, is_from_optimizer_source
-from torch._dynamo.variables.builder import wrap_fx_proxy
-from torch._dynamo.variables.tensor import TensorVariable
-from torch._guards import ChainedSource
-from torch.utils._pytree import tree_leaves
+
+from lazy_runtime.compat import dynamo
+from lazy_runtime.compat.dynamo import (
+    AttrSource,
+    GuardBuilder,
+    OutputGraph,
+    TensorVariable,
+    collect_reachable_grad_fns,
+    config,
+    install_guard,
+    is_from_optimizer_source,
+    unimplemented,
+    wrap_fx_proxy,
+)
+from lazy_runtime.compat.torch import HOOKS, DelayedError, HigherOrderOperator, tree_leaves
+from lazy_runtime.compat.tracing import chained_source_get_value
 
 from . import traced_optimizers
 from .traced_optimizers import Ours
-
-_torch: Any = torch
 
 #: In the `meta` of an output of Dynamo's graph: it is a tensor whose backward pass the graph has run.
 SPENT = "openxla_spent"
 
 _CHECKPOINTS = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
 
-_EXCHANGED: tuple[tuple[Any, str], ...] = (
-    (TensorVariable, "method_backward"),
-    (TensorVariable, "_collect_backward_inputs"),
-    (OutputGraph, "_validate_outputs_safe_for_autograd_nodes"),
+_EXCHANGED = (
+    dynamo.method_backward,
+    dynamo.collect_backward_inputs,
+    dynamo.validate_outputs,
     *traced_optimizers.EXCHANGED,
 )
 
@@ -53,7 +58,7 @@ def is_possible() -> bool:
 
 
 def _missing() -> list[str]:
-    return [f"{owner.__name__}.{name}" for owner, name in _EXCHANGED if not hasattr(owner, name)]
+    return [place.name for place in _EXCHANGED if not place.is_there()]
 
 
 @functools.cache
@@ -106,7 +111,7 @@ def _is_for(backends: frozenset[Callable[..., Any]], output: OutputGraph) -> boo
 
 
 def _trace_backward(ours: Ours) -> None:
-    original = TensorVariable.method_backward
+    original = dynamo.method_backward.get()
 
     @functools.wraps(original)
     def method_backward(self: TensorVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,10 +125,9 @@ def _trace_backward(ours: Ours) -> None:
         _refuse_sparse_gradients(tx.output)
         return result
 
-    TensorVariable.method_backward = method_backward  # type: ignore[method-assign]
-    table: dict[str, Any] = getattr(TensorVariable, "tp_methods", {})  # from torch 2.14 on Dynamo calls what is there
-    if "backward" in table:
-        table["backward"].handler = method_backward
+    dynamo.method_backward.set(method_backward)
+    if dynamo.tensor_methods.is_there() and "backward" in (table := dynamo.tensor_methods.get()):
+        table["backward"].handler = method_backward  # from torch 2.14 on Dynamo calls what is there
     _find_all_leaves(ours)
 
 
@@ -144,7 +148,7 @@ def _find_all_leaves(ours: Ours) -> None:
     """Dynamo looks for leaves among the graph's arguments, and puts parameters that it meets in an optimizer's
     `param_groups` into the graph as attributes: it would give them no gradients (torch 2.13).
     """
-    original = TensorVariable._collect_backward_inputs
+    original = dynamo.collect_backward_inputs.get()
 
     @functools.wraps(original)
     def collect(self: TensorVariable, vars_iter: Iterable[Any], error_on_non_leaf: bool = False) -> Any:
@@ -153,7 +157,7 @@ def _find_all_leaves(ours: Ours) -> None:
             vars_iter = [*vars_iter, *_leaves(output)]
         return original(self, vars_iter, error_on_non_leaf)
 
-    TensorVariable._collect_backward_inputs = collect  # type: ignore[method-assign]
+    dynamo.collect_backward_inputs.set(collect)
 
 
 def _is_on_xla(tensor: TensorVariable) -> bool:
@@ -177,14 +181,17 @@ def _can_be_one_graph(output: OutputGraph, loss: TensorVariable) -> bool:
     Hooks on leaves are run by autograd alone; Dynamo's graph would leave them out, and its guards do not see that one
     is added. XLA would merge what an activation checkpoint recomputes with the first computation.
     """
-    if any(getattr(node.target, "_name", "") in _CHECKPOINTS for node in output.graph.nodes):
+    if any(
+        isinstance(node.target, HigherOrderOperator) and node.target.name() in _CHECKPOINTS
+        for node in output.graph.nodes
+    ):
         return False
     leaves = _leaves(output)
     if any(leaf.source is None for leaf in leaves):  # nothing to guard
         return False
     if not _accumulated(loss) <= {id(_example(found)) for found in [*leaves, *output.leaf_var_creation_order]}:
         return False
-    hooks = [(leaf, name) for leaf in leaves for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    hooks = [(leaf, name) for leaf in leaves for name in HOOKS]
     if any(getattr(_tensor_behind(output, leaf), name) for leaf, name in hooks):
         return False
     # of parameters that Dynamo has met in an optimizer's `param_groups` it guards which tensors they are, and no more
@@ -223,17 +230,17 @@ def _forget_what_lacks_attributes() -> None:
     """Where Dynamo guards that an object has no such attribute, as an optimizer no `found_inf`, torch 2.11 looks for it
     and keeps the object for good, among the names that all guards share (2.13 does not look).
     """
-    original: Any = ChainedSource.get_value
+    original = chained_source_get_value.get()
 
     @functools.wraps(original)
-    def get_value(self: ChainedSource, globals: Any, locals: dict[str, Any], cache: Any) -> Any:
+    def get_value(self: Any, globals: Any, locals: dict[str, Any], cache: Any) -> Any:
         try:
             return original(self, globals, locals, cache)
         except Exception:
             locals.pop("tmp", None)
             raise
 
-    ChainedSource.get_value = get_value  # type: ignore[method-assign]
+    chained_source_get_value.set(get_value)
 
 
 # ---- tensors that the step returns
@@ -243,7 +250,7 @@ def _return_spent(ours: Ours) -> None:
     """Dynamo gives up tracing `backward()` where a tensor that it has passed through is returned, as losses are: the
     user might go backward again, which has to raise. Here it does (`reattach`).
     """
-    original = OutputGraph._validate_outputs_safe_for_autograd_nodes
+    original = dynamo.validate_outputs.get()
 
     @functools.wraps(original)
     def validate(self: OutputGraph, rv: list[Any], tx: Any) -> None:
@@ -252,7 +259,7 @@ def _return_spent(ours: Ours) -> None:
             rv[:] = [_detached(tx, found) if _is_spent(self, found) else found for found in rv]
         original(self, rv, tx)
 
-    OutputGraph._validate_outputs_safe_for_autograd_nodes = validate  # type: ignore[method-assign]
+    dynamo.validate_outputs.set(validate)
 
 
 def _guard_parameters(output: OutputGraph) -> None:
@@ -299,7 +306,7 @@ def reattach(gm: torch.fx.GraphModule, compiled: Callable[..., Any]) -> Callable
 
 
 def _spent(tensor: torch.Tensor) -> torch.Tensor:
-    return _torch._C._functions.DelayedError(_SECOND_TIME, 1)(tensor.requires_grad_())
+    return DelayedError(_SECOND_TIME, 1)(tensor.requires_grad_())
 
 
 _SECOND_TIME = (

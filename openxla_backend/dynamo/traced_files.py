@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from torch._dynamo import trace_rules
-
 import lazy_runtime
+from lazy_runtime.compat.dynamo import inlined_files, inlined_modules, skip_package
 
 #: What Dynamo would trace as if it were the user's: an operator on an xla tensor between two graphs is code of these.
 _SKIPPED = ("lazy_runtime", "openxla_backend", "jax", "jaxlib")
@@ -31,10 +30,10 @@ _TRACED = ("torch_xla/experimental/spmd_fully_sharded_data_parallel.py",)
 def register() -> None:
     """Tells Dynamo. Idempotent."""
     for package in _SKIPPED:
-        trace_rules.add(package)
+        skip_package(package)
     root = Path(lazy_runtime.__file__).parent
-    trace_rules.get_mod_inlinelist = _with(trace_rules.get_mod_inlinelist, root, _TRACED_IN_CALLS)
-    trace_rules.get_legacy_mod_inlinelist = _with(trace_rules.get_legacy_mod_inlinelist, root, _TRACED)
+    inlined_files.set(_with(inlined_files.get(), root, _TRACED_IN_CALLS))
+    inlined_modules.set(_with(inlined_modules.get(), root, _TRACED))
 
 
 def _with(listed: Callable[[], set[str]], root: Path, files: tuple[str, ...]) -> Callable[[], set[str]]:

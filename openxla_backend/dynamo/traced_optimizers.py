@@ -9,27 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import variables
-from torch._dynamo.eval_frame import innermost_fn
-from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.variables.functions import SkipFunctionVariable
-from torch._dynamo.variables.optimizer import ArgMappingException, OptimizerVariable
-from torch._dynamo.variables.tensor import TensorVariable
-from torch.optim.optimizer import _use_grad_for_differentiable
+
+from lazy_runtime.compat import dynamo
+from lazy_runtime.compat.dynamo import (
+    ArgMappingException,
+    OptimizerVariable,
+    OutputGraph,
+    SkipFunctionVariable,
+    TensorVariable,
+    graph_break,
+    init_group_of,
+    innermost_fn,
+    variables,
+)
+from lazy_runtime.compat.dynamo import use_grad_for_differentiable as _use_grad_for_differentiable
 
 from ..execution import step
 
 #: Whether a graph is compiled by the backends that this is for.
 Ours = Callable[[OutputGraph], bool]
 
-#: What Dynamo reads an optimizer's attribute with: `var_getattr` until torch 2.13.
-_READ = "var_getattr" if hasattr(OptimizerVariable, "var_getattr") else "tp_getattro_impl"
-
-EXCHANGED: tuple[tuple[Any, str], ...] = (
-    (SkipFunctionVariable, "call_function"),
-    (OptimizerVariable, "call_method"),
-    (OptimizerVariable, _READ),
+#: What Dynamo reads an optimizer's attribute with.
+_READ = (
+    dynamo.read_optimizer_until_2_13 if dynamo.read_optimizer_until_2_13.is_there() else dynamo.read_optimizer_from_2_14
 )
+
+EXCHANGED = (dynamo.call_skipped_function, dynamo.call_optimizer_method, _READ)
 
 
 def trace_step(ours: Ours) -> None:
@@ -37,16 +42,16 @@ def trace_step(ours: Ours) -> None:
     the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`).
     """
     in_step = _use_grad_for_differentiable(lambda self: None).__code__
-    original = SkipFunctionVariable.call_function
+    original = dynamo.call_skipped_function.get()
 
     @functools.wraps(original)
     def call_function(self: SkipFunctionVariable, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        is_passed = self.value is step.end or (self.value is torch._dynamo.graph_break and tx.f_code is in_step)
+        is_passed = self.value is step.end or (self.value is graph_break and tx.f_code is in_step)
         if is_passed and _has_backward(tx.output) and ours(tx.output):
             return variables.ConstantVariable.create(None)
         return original(self, tx, *args, **kwargs)
 
-    SkipFunctionVariable.call_function = call_function  # type: ignore[method-assign]
+    dynamo.call_skipped_function.set(call_function)
 
 
 def _has_backward(output: OutputGraph) -> bool:
@@ -57,18 +62,18 @@ def trace_state(ours: Ours) -> None:
     """Dynamo runs an optimizer's `_init_group`, which makes its state and finds what has gradients. Gradients of a
     backward pass in the same graph are not there to be found, so this one is traced, once the state is made.
     """
-    original = OptimizerVariable.call_method
+    original = dynamo.call_optimizer_method.get()
 
     @functools.wraps(original)
     def call_method(self: OptimizerVariable, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name == "_init_group" and _has_backward(tx.output) and ours(tx.output):
+        if name == dynamo.INIT_GROUP and _has_backward(tx.output) and ours(tx.output):
             with contextlib.suppress(ArgMappingException):
                 _make_state(self.value, tx.output, *self.get_python_args(*args, **kwargs))
                 self.move_step_if_cpu()  # as Dynamo does, which loses what is written to a float64 scalar on the CPU
                 return _call_undisabled(self, tx, name, args, kwargs)
         return original(self, tx, name, args, kwargs)
 
-    OptimizerVariable.call_method = call_method  # type: ignore[method-assign]
+    dynamo.call_optimizer_method.set(call_method)
 
 
 def _gets_gradient(output: OutputGraph, parameter: torch.Tensor) -> bool:
@@ -85,7 +90,7 @@ def _make_state(optimizer: Any, output: OutputGraph, args: Sequence[Any], kwargs
     parameters = [p for group in optimizer.param_groups for p in group["params"] if _gets_gradient(output, p)]
     with torch.no_grad(), _with_gradients(parameters):
         for group in optimizer.param_groups:
-            optimizer._init_group(
+            init_group_of(optimizer)(
                 *_of_group(group, args), **dict(zip(kwargs, _of_group(group, kwargs.values()), strict=True))
             )
 
@@ -111,9 +116,9 @@ def read_gradients(ours: Ours) -> None:
     """Dynamo notes on what it finds as `.grad` where it has found it. After `p.grad = None` that is the one object that
     stands for None everywhere, in what is compiled later too (mended in torch 2.15).
     """
-    original = getattr(TensorVariable, "method_attr_grad", None)
-    if original is None:  # torch 2.11, which notes nothing there
+    if not dynamo.method_attr_grad.is_there():  # torch 2.11, which notes nothing there
         return
+    original = dynamo.method_attr_grad.get()
 
     @functools.wraps(original)
     def method_attr_grad(self: TensorVariable, tx: Any) -> Any:
@@ -122,11 +127,11 @@ def read_gradients(ours: Ours) -> None:
             return variables.ConstantVariable(found.value)
         return found
 
-    TensorVariable.method_attr_grad = method_attr_grad  # type: ignore[method-assign]
+    dynamo.method_attr_grad.set(method_attr_grad)
 
 
 def trace_zero_grad(ours: Ours) -> None:
-    original: Any = getattr(OptimizerVariable, _READ)
+    original = _READ.get()
 
     @functools.wraps(original)
     def read(self: OptimizerVariable, tx: Any, name: str) -> Any:
@@ -136,7 +141,7 @@ def trace_zero_grad(ours: Ours) -> None:
         is_torchs = type(self.value).zero_grad is torch.optim.Optimizer.zero_grad
         return _ZeroGrad(found.fn, found.obj, source=found.source) if is_torchs and _has_xla(self.value) else found
 
-    setattr(OptimizerVariable, _READ, read)
+    _READ.set(read)
 
 
 def _has_xla(optimizer: torch.optim.Optimizer) -> bool:
@@ -154,19 +159,19 @@ def trace_scheduled_step(ours: Ours) -> None:
     """A learning rate's scheduler puts a function around its optimizer's step, to know that it was called, and Dynamo
     does not look into it (`torch.optim.lr_scheduler.LRScheduler.__init__`).
     """
-    original: Any = getattr(OptimizerVariable, _READ)
+    original = _READ.get()
 
     @functools.wraps(original)
     def read(self: OptimizerVariable, tx: Any, name: str) -> Any:
         found = original(self, tx, name)
         if name != "step" or not isinstance(found, SkipFunctionVariable) or not ours(tx.output):
             return found
-        if not hasattr(found.value, "_wrapped_by_lr_sched") or not _has_backward(tx.output):
+        if not dynamo.is_scheduled(found.value) or not _has_backward(tx.output):
             return found
-        self.value._opt_called = True  # type: ignore[attr-defined]
+        dynamo.note_step(self.value)
         return variables.UserMethodVariable(found.value.__wrapped__, self)
 
-    setattr(OptimizerVariable, _READ, read)
+    _READ.set(read)
 
 
 def _call_undisabled(optimizer: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:

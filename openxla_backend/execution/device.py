@@ -14,6 +14,8 @@ import jax
 import torch
 
 from lazy_runtime.common import metrics
+from lazy_runtime.compat.torch import from_functional_tensor as _inner
+from lazy_runtime.compat.torch import to_functional_tensor as _outer
 from lazy_runtime.compilation import compiler, linearization, lower
 from lazy_runtime.debug import graph_saver
 from lazy_runtime.execution import execute, transfer
@@ -29,9 +31,6 @@ from . import asynchronous_load, step
 from .step_replay import SettledStep
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
-_torch: Any = torch
-_inner = _torch._from_functional_tensor
-_outer = _torch._to_functional_tensor
 
 #: The values of results, by their numbers.
 Handles = Mapping[int, Handle] | Sequence[Handle]

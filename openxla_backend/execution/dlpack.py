@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import torch
 from jax.core import ShapedArray
 
+from lazy_runtime.compat.torch import tensor_data_ptr
 from lazy_runtime.ir import dtypes
 from lazy_runtime.tensor import host_arrays
 
@@ -22,7 +22,7 @@ ALIGNMENT = 64  # bytes; XLA copies a buffer that starts elsewhere
 _DLPACK_CPU = 1
 
 #: `Tensor.data_ptr` of tensors that have memory (`dispatcher/addresses.py` stands in for it, which takes longer).
-address_of: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
+address_of: Callable[[torch.Tensor], int] = tensor_data_ptr
 
 
 def import_tensor(tensor: torch.Tensor) -> jax.Array:
@@ -54,9 +54,9 @@ def importer(device_type: str) -> Callable[[torch.Tensor], jax.Array]:
         return jax.device_put(host_arrays.to_numpy(tensor.detach()), sharding, may_alias=True)
 
     try:
-        from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+        from lazy_runtime.compat.jaxlib import batched_device_put
 
-        put, devices = _jax.batched_device_put, [device]
+        devices = [device]
 
         @functools.lru_cache(4096)
         def described(shape: torch.Size, dtype: torch.dtype) -> ShapedArray:
@@ -64,7 +64,7 @@ def importer(device_type: str) -> Callable[[torch.Tensor], jax.Array]:
 
         def direct(tensor: torch.Tensor) -> jax.Array:
             host = host_arrays.to_numpy(tensor.detach() if tensor.requires_grad else tensor)
-            return put(described(tensor.shape, tensor.dtype), sharding, (host,), devices, True)
+            return batched_device_put(described(tensor.shape, tensor.dtype), sharding, (host,), devices, True)
 
         probe = torch.zeros(2, dtype=torch.float64)
         return direct if direct(probe).unsafe_buffer_pointer() == probe.data_ptr() else public
@@ -78,13 +78,11 @@ def exporter(platform: str) -> Callable[[jax.Array], torch.Tensor]:
     if platform != "cpu":
         return torch.from_dlpack
     try:
-        from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
-
-        to_capsule: Any = _jax.buffer_to_dlpack_managed_tensor
-        from_capsule: Any = torch._C._from_dlpack
+        from lazy_runtime.compat.jaxlib import buffer_to_dlpack_managed_tensor
+        from lazy_runtime.compat.torch import from_dlpack
 
         def direct(array: jax.Array) -> torch.Tensor:
-            return from_capsule(to_capsule(array))
+            return from_dlpack(buffer_to_dlpack_managed_tensor(array))
 
         probe = importer("cpu")(torch.zeros(2))
         return direct if direct(probe).data_ptr() == probe.unsafe_buffer_pointer() else torch.from_dlpack

@@ -11,6 +11,7 @@ import jax
 import torch
 
 from lazy_runtime.common import metrics
+from lazy_runtime.compat.torch import foreach_copy_
 from lazy_runtime.compilation import compiler
 from lazy_runtime.execution import transfer
 from lazy_runtime.ir import dtypes
@@ -62,7 +63,7 @@ class HostRun:
         make_resizable(list(made.values()))  # what came through DLPack is the user's now
         if written:
             with torch.no_grad():
-                torch._foreach_copy_([arguments[number] for number, _ in program.mutations], written)  # pyright: ignore[reportPrivateImportUsage]
+                foreach_copy_([arguments[number] for number, _ in program.mutations], written)
         for number, tensor in exchanged:
             arguments[number].set_(tensor)
         arguments.clear()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lazy_runtime.common import metrics
+from lazy_runtime.compat.torch import OpOverload, has_kernel
 from lazy_runtime.platform.xla_devices import Device
 
 
@@ -19,9 +20,9 @@ def is_possible(gm: torch.fx.GraphModule, device: Device) -> bool:
     """Whether all operators of the graph exist outside of programs too."""
     if device.torch_device.type == "xla":
         return True
-    operators = {node.target for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    operators = {node.target for node in gm.graph.nodes if isinstance(node.target, OpOverload)}
     ours = [operator for operator in operators if operator.namespace == "lazy_runtime"]
-    return all(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU") for operator in ours)
+    return all(has_kernel(operator.name(), "CPU") for operator in ours)
 
 
 class InterpretedRun:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._higher_order_ops import auto_functionalize
-from torch.utils import _pytree as pytree
 
+from lazy_runtime.compat.torch import tree_flatten, tree_leaves, tree_unflatten
+from lazy_runtime.compat.tracing import auto_functionalized_dense, auto_functionalized_v2_dense
 from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor.xla_tensor import XLATensor
 
@@ -29,12 +29,12 @@ _lock = threading.Lock()
 
 @fx.higher_order("auto_functionalized_v2")
 def auto_functionalized_v2(op: Any, **kwargs: Any) -> Any:
-    return _pure(auto_functionalize.auto_functionalized_v2_dense, op, kwargs)
+    return _pure(auto_functionalized_v2_dense, op, kwargs)
 
 
 @fx.higher_order("auto_functionalized")
 def auto_functionalized(op: Any, **kwargs: Any) -> Any:
-    return _pure(auto_functionalize.auto_functionalized_dense, op, kwargs)
+    return _pure(auto_functionalized_dense, op, kwargs)
 
 
 def _pure(dense: Callable[..., Any], op: Any, kwargs: dict[str, Any]) -> Any:
@@ -45,21 +45,21 @@ def _pure(dense: Callable[..., Any], op: Any, kwargs: dict[str, Any]) -> Any:
         op: the operator.
         kwargs: its arguments, and where they lie.
     """
-    leaves, structure = pytree.tree_flatten(kwargs)
+    leaves, structure = tree_flatten(kwargs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, XLATensor)]
     others = [None if isinstance(leaf, XLATensor) else (leaf,) for leaf in leaves]
 
     def run(given: Sequence[torch.Tensor]) -> Any:
         remaining = iter(given)
         filled = [next(remaining) if other is None else other[0] for other in others]
-        return dense(op, **pytree.tree_unflatten(filled, structure))
+        return dense(op, **tree_unflatten(filled, structure))
 
     meaning = repr((dense.__name__, str(op), others, str(structure)))
     with torch.no_grad():
-        shapes, results = pytree.tree_flatten(run([tensor.spec.meta() for tensor in tensors]))
+        shapes, results = tree_flatten(run([tensor.spec.meta() for tensor in tensors]))
     target = _named(op, meaning, run)
     made = iter(dispatch.dispatch(XLATensor, target, (), (tensors,), {}))
-    return pytree.tree_unflatten([next(made) if isinstance(x, torch.Tensor) else x for x in shapes], results)
+    return tree_unflatten([next(made) if isinstance(x, torch.Tensor) else x for x in shapes], results)
 
 
 def _named(op: Any, meaning: str, run: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
@@ -80,4 +80,4 @@ def _named(op: Any, meaning: str, run: Callable[[Sequence[torch.Tensor]], Any]) 
 
 
 def _tensors_of(run: Callable[[Sequence[torch.Tensor]], Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(run(tensors)) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(run(tensors)) if isinstance(leaf, torch.Tensor)]

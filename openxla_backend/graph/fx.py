@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._higher_order_ops.effects import with_effects
 
 from lazy_runtime.common import errors
+from lazy_runtime.compat.torch import HigherOrderOperator, OpOverload
+from lazy_runtime.compat.torch import is_functional_tensor as _is_functional
+from lazy_runtime.compat.tracing import with_effects
 from lazy_runtime.compilation import linearization
 from lazy_runtime.execution import transfer
 from lazy_runtime.ir.graph import Graph, Handle, Value
@@ -284,9 +286,6 @@ def _of_whole_memory(
     return whole, size, stride, seen.spec.offset if storage_offset is None else storage_offset
 
 
-_is_functional: Any = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
-
-
 def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
     """A result with the strides that the graph was made for, on which its views rely. Those that the operator's meta
     kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example.
@@ -329,7 +328,7 @@ def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if target is aten._local_scalar_dense.default:
             raise NotImplementedError(
                 "a number read from a tensor inside of one graph cannot be used on by backend='openxla': leave "
@@ -344,7 +343,7 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         _, effectful, *rest = args
         results = dispatch.dispatch(XLATensor, effectful, (), tuple(rest), kwargs)
         return (None, *results) if isinstance(results, tuple) else (None, results)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         known = _higher_order.get(target.name())
         if known is not None:
             return known(*args, **kwargs)
@@ -448,7 +447,7 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     source: Any = node.args[0] if node.target is operator.getitem else node
     target = source.target
-    if not (isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)):
+    if not (isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default)):
         return None
     return node.args[0]  # type: ignore[return-value]
 

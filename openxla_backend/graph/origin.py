@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch._guards import CompileContext
 
 from lazy_runtime.common import config, source_locations
+from lazy_runtime.compat.tracing import CompileContext
 from lazy_runtime.debug.compiling import Origin
 
 if TYPE_CHECKING:

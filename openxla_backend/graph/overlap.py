@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import guards
-from torch._dynamo.source import TensorProperty, TensorPropertySource
-from torch._guards import TracingContext
 
+from lazy_runtime.compat.dynamo import GuardBuilder, TensorProperty, TensorPropertySource, guard_globals, source_of
+from lazy_runtime.compat.torch import storage_address_of
+from lazy_runtime.compat.tracing import TracingContext
 from lazy_runtime.tensor.xla_tensor import sharing
 
 
@@ -32,17 +32,17 @@ def guard(gm: torch.fx.GraphModule, examples: Sequence[Any], metadata: Any) -> N
         return
     inputs = []  # (number, source, example)
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        example, source = examples[number], getattr(node, "_dynamo_source", None)
+        example, source = examples[number], source_of(node)
         if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
             continue  # a Python number, which a guard does not see as the tensor that the graph gets
         if isinstance(example, torch.Tensor) and example.layout is torch.strided and source is not None:
             inputs.append((number, source, example))
     known = context.guards_context.dynamo_guards
-    memory = [example.untyped_storage()._cdata for _, _, example in inputs]
+    memory = [storage_address_of(example.untyped_storage()) for _, _, example in inputs]
     for (_, source, _), its in zip(inputs, memory, strict=True):
         if memory.count(its) > 1:
             offset = TensorPropertySource(source, TensorProperty.STORAGE_OFFSET, None)
-            known.add(offset.make_guard(guards.GuardBuilder.EQUALS_MATCH))
+            known.add(offset.make_guard(GuardBuilder.EQUALS_MATCH))
     _guard_sharing(known, inputs, _written(metadata, len(examples)), frozenset(metadata.static_input_indices or ()))
 
 
@@ -77,7 +77,7 @@ def _guard_sharing(
         names = ", ".join(_expression(source) for source in sources)
         code = f"___sharing(({names},), {count}) == {expected}"
         builder.add_python_lambda_leaf_guard_to_root(
-            [code], [code], closure_vars={**guards._get_closure_vars(), "___sharing": sharing}
+            [code], [code], closure_vars={**guard_globals(), "___sharing": sharing}
         )
 
     known.add(sources[0].make_guard(create))

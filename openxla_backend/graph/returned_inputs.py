@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._functorch._aot_autograd.schemas import MutationType, OutputType
+from lazy_runtime.compat.tracing import MutationType, OutputType
 
 
 class MisplacedOutput(Exception):

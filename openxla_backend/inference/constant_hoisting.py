@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.utils._python_dispatch import _disable_current_modes
 
+from lazy_runtime.compat.torch import OpOverload, schema_of
+from lazy_runtime.compat.torch import disable_current_modes as _disable_current_modes
+from lazy_runtime.compat.tracing import LazyGraphModule as _LazyGraphModule
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.regions import compiling as regions
 from lazy_runtime.tensor.xla_tensor import Unchanged, unwrap
@@ -176,9 +177,9 @@ def _is_computable(node: torch.fx.Node) -> bool:
         return True
     results: Any = node.meta.get("val")
     values: Sequence[Any] = results if isinstance(results, tuple) else (results,)
-    if not isinstance(node.target, torch._ops.OpOverload) or not all(isinstance(x, torch.Tensor) for x in values):
+    if not isinstance(node.target, OpOverload) or not all(isinstance(x, torch.Tensor) for x in values):
         return False
-    if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+    if torch.Tag.nondeterministic_seeded in node.target.tags or schema_of(node.target).is_mutable:
         return False
     sources = [source.meta.get("val") for source in node.all_input_nodes]
     held = sum(_bytes(source) for source in sources if isinstance(source, torch.Tensor))
@@ -193,8 +194,9 @@ def _is_view(node: torch.fx.Node) -> bool:
     """Whether it computes nothing: a transposed weight is no better kept than made anew."""
     if node.target is operator.getitem:
         return _is_view(node.args[0])  # type: ignore[arg-type]
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+    if not isinstance(node.target, OpOverload):
+        return False
+    return any(result.alias_info is not None for result in schema_of(node.target).returns)
 
 
 class _Splitter:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from lazy_runtime.compat.torch import DisableTorchDispatch
+from lazy_runtime.compat.tracing import FakeTensor
 from lazy_runtime.ir import dtypes
 from lazy_runtime.ops.linalg import bfloat16_upcast, packed
 from lazy_runtime.ops.linalg.matmul import SMALLEST_CALL
@@ -146,7 +147,7 @@ class _Arranging:
     def _bytes(self, like: torch.Tensor, size: int) -> torch.Tensor:
         """A fake tensor of bytes, beside another one. Made by hand: `new_empty` takes as long as all else here."""
         if (like.device, size) not in self.fakes:
-            with torch._C._DisableTorchDispatch():
+            with DisableTorchDispatch():
                 found = torch.empty(size, dtype=torch.uint8, device="meta")
             mode: Any = like.fake_mode if isinstance(like, FakeTensor) else None
             self.fakes[like.device, size] = found if mode is None else FakeTensor(mode, found, like.device)

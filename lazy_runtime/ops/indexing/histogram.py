@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch.utils import _pytree as pytree
 
+from ...compat.torch import tree_map
 from ...ir import dtypes
 from ...lowering import checks
 from ...tensor import host_arrays
@@ -29,7 +29,7 @@ def _refusals(name: str, *args: Any, **kwargs: Any) -> None:
         return torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) if isinstance(x, torch.Tensor) else x
 
     target: Any = overload(name)
-    target(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
+    target(*tree_map(zeros, args), **tree_map(zeros, kwargs))
 
 
 def _inferred(name: str, alike: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from torch._meta_registrations import _exec_fft, _sort_dims
 
+from ...compat.tracing import exec_fft as _exec_fft
+from ...compat.tracing import sort_dims as _sort_dims
 from ..registry import op
 
 # Torch's meta kernels give the strides of cuFFT where they do not know the device; these below are those of the CPU

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax.lax import linalg
 
+from ...compat.torch import OpOverload
 from ...lowering import checks
 from .. import host_call
 from ..registry import op
@@ -66,7 +67,7 @@ def _permutation_matrix(permutation, dtype):
     return (permutation[..., None, :] == jnp.arange(size)[:, None]).astype(dtype)
 
 
-def _pivoted_only(target: torch._ops.OpOverload) -> Any:
+def _pivoted_only(target: OpOverload) -> Any:
     def infer(x: torch.Tensor, *, pivot: bool = True, **options: Any) -> Any:
         if not pivot and x.is_meta:
             raise RuntimeError("LU without pivoting is not implemented")  # the CPU kernel has its own words for it

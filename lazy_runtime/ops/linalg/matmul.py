@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 
 from ...common import config
+from ...compat.torch import tree_map
 from ...ir import dtypes
 from ...lowering import aten_bridge, precision
 from ...lowering.layout import Transposed, logical

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch._prims_common import suggest_memory_format
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...cache import disk_key
 from ...cache.disk_notes import Notes
+from ...compat.torch import disable_current_modes as _disable_current_modes
+from ...compat.tracing import suggest_memory_format
 from ...ir.spec import TensorSpec
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast, Packed, Part, logical, physical

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import torch
 
 from ...common import errors
+from ...compat.torch import OpOverload
 from ...lowering import checks
 from ..indexing.indexing import IN_BOUNDS
 from ..indexing.reduction import opmath
@@ -22,7 +23,7 @@ aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2  # at::native::EmbeddingBagMode
 
 
-def _on_cpu(operator: torch._ops.OpOverload):
+def _on_cpu(operator: OpOverload):
     """For `infer=`: the CPU kernel on zeros, whose shapes of all but the first result are not the meta kernel's."""
 
     def infer(weight, indices, offsets, scale=False, mode=SUM, sparse=False, per_sample_weights=None, *rest) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from ...compat.torch import OpOverload
 from ...lowering import checks
 from ..indexing.reduction import opmath
 from ..registry import op
@@ -15,7 +16,7 @@ from .loss import MEAN, NONE, reduce
 aten = torch.ops.aten
 
 
-def _on_cpu(operator: torch._ops.OpOverload):
+def _on_cpu(operator: OpOverload):
     """For `infer=`: the CPU kernel, whose shapes and errors are not the meta kernel's, on tensors without content."""
 
     def infer(*args: Any) -> Any:

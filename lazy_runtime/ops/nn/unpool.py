@@ -6,8 +6,8 @@ import math
 
 import jax.numpy as jnp
 import torch
-from torch._prims_common import suggest_memory_format
 
+from ...compat.tracing import suggest_memory_format
 from ...lowering import checks
 from ..indexing.reduction import opmath
 from ..registry import op

@@ -20,10 +20,11 @@ class _NoDevice:
 def use_process_groups() -> None:
     """Lets meshes on xla have process groups, and DTensor use them. Idempotent."""
     from torch.distributed import device_mesh
-    from torch.distributed.tensor import _api
+
+    from ...compat.distributed import distribute_module, distribute_tensor
 
     mesh: Any = device_mesh.DeviceMesh
-    for function in (mesh.__init__, _api.distribute_tensor, _api.distribute_module):
+    for function in (mesh.__init__, distribute_tensor, distribute_module):
         _take_out_exception(function)
 
 

@@ -5,20 +5,18 @@ storage. Here memory belongs to the program: what nobody can ask for any more is
 lose their values where torch would free them, and get new ones with the next gather.
 """
 
-# Torch's functionalization has no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from typing import Any
 
 import torch
 
+from ...compat.torch import from_functional_tensor, functionalize_sync
 from ...execution import execute
 from ...ir.graph import Handle, Value
 from ...recording import views
 from ...tensor.xla_tensor import rebind
 
-_torch: Any = torch
 _libraries: list[torch.library.Library] = []
 
 
@@ -26,23 +24,20 @@ def register() -> None:
     """Registers FSDP's operators, and what happens where it frees parameters and ends a backward pass. Idempotent."""
     if _libraries:
         return
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, _fsdp_param_group
+    from ...compat.distributed import finalize_backward, free_unsharded, fsdp_all_gather_copy_in, fsdp_chunk_cat
 
-    collectives: Any = _fsdp_collectives
     library = torch.library.Library("fsdp", "IMPL")
     _libraries.append(library)
     operators = {
-        "all_gather_copy_in": collectives.all_gather_copy_in_cuda,
+        "all_gather_copy_in": fsdp_all_gather_copy_in,
         "split_with_sizes_copy": _split_with_sizes_copy,
-        "chunk_cat": collectives.chunk_cat,
+        "chunk_cat": fsdp_chunk_cat,
     }
     for name, function in operators.items():
         for key in ("AutogradXLA", "Functionalize"):  # they are made of torch's, which write to their arguments
             library.impl(name, function, key)
-    parameter: Any = _fsdp_param.FSDPParam
-    parameter.free_unsharded_param = _free_unsharded(parameter.free_unsharded_param)
-    group: Any = _fsdp_param_group.FSDPParamGroup
-    group.finalize_backward = _finalize_backward(group.finalize_backward)
+    free_unsharded.set(_free_unsharded(free_unsharded.get()))
+    finalize_backward.set(_finalize_backward(finalize_backward.get()))
 
 
 def _split_with_sizes_copy(whole: torch.Tensor, sizes: list[int], dim: int = 0, *, out: list[torch.Tensor]) -> None:
@@ -64,7 +59,7 @@ def _free_unsharded(torchs: Any) -> Any:
         if unsharded is not None:
             tensors.append(getattr(unsharded, "_local_tensor", unsharded))
         for tensor in tensors:
-            _torch._functionalize_sync(tensor)
+            functionalize_sync(tensor)
         for tensor in tensors:
             _forget(tensor)
 
@@ -74,7 +69,7 @@ def _free_unsharded(torchs: Any) -> Any:
 def _forget(tensor: torch.Tensor) -> None:
     """The tensor has no value any more. Who has it as an operand of something recorded keeps it."""
     if views.has_memory(tensor) and not execute.eager:  # eagerly, a view of it would be computed
-        rebind(_torch._from_functional_tensor(tensor), Handle(Value(None, 0)))
+        rebind(from_functional_tensor(tensor), Handle(Value(None, 0)))
 
 
 def _finalize_backward(torchs: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed
 
+from ...compat.torch import DispatchKey, SetExcludeDispatchKeyGuard
 from ...execution import execute
 from ...ops import registry
 from ...processes import process_job
@@ -68,7 +69,7 @@ def record_begun() -> None:
     messages = sorted(_begun, key=Message.order)
     _begun.clear()
     # where an operator is being recorded, functionalization is behind us
-    with torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False):
+    with torch.no_grad(), SetExcludeDispatchKeyGuard(DispatchKey.Functionalize, False):
         for message in messages:
             sent = message.record(message.tensor, message.source, message.target)
             if message.is_received:

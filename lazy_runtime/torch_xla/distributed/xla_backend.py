@@ -8,19 +8,18 @@ is one program. `send` and `recv` are in `point_to_point.py`.
 from __future__ import annotations
 
 import datetime
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed
 
+from ...compat.distributed import work_from_future
 from ...ops.collective import collectives as operators
 from ...processes import process_job
 from . import device_mesh, fully_sharded, point_to_point
 
 _dist: Any = torch.distributed
-_c10d: Any = importlib.import_module("torch._C._distributed_c10d")
 
 
 class _Operators:
@@ -87,7 +86,7 @@ def _create(options: Any, _: Any) -> ProcessGroupXla:
 def _done(result: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(result)
-    return _c10d._create_work_from_future(future)
+    return work_from_future(future)
 
 
 class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]

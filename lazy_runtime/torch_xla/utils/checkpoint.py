@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction, detach_variable
 from torch.utils.checkpoint import checkpoint as _torchs
+
+from ...compat.torch import tree_flatten, tree_unflatten
 
 __all__ = ["CheckpointFunction", "checkpoint", "detach_variable"]
 
@@ -54,9 +55,9 @@ def checkpoint(
 
 
 def _behind_barrier(nest: Any) -> Any:
-    leaves, spec = pytree.tree_flatten(nest)
+    leaves, spec = tree_flatten(nest)
     places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"]
     if places:
         for place, same in zip(places, _Barrier.apply(*[leaves[place] for place in places]), strict=True):
             leaves[place] = same
-    return pytree.tree_unflatten(leaves, spec)
+    return tree_unflatten(leaves, spec)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...common import whole_files
+from ...compat.torch import storage_address_of
 from ..core import xla_model
 from ..core.arena import ToXlaTensorArena
 
@@ -78,7 +79,13 @@ def _shown(tensor: torch.Tensor) -> Any:
     """What two tensors have in common that are one when they are loaded."""
     if tensor.is_sparse:
         return id(tensor)
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return (
+        storage_address_of(tensor.untyped_storage()),
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+    )
 
 
 def _is_on_xla(value: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from lazy_runtime.compat.rows import Place
 from openxla_backend import backend
 from openxla_backend.dynamo import optimizers, step_capture
 from tests.openxla_backend.helpers import counting
@@ -41,7 +42,7 @@ def test_it_is_possible_with_every_torch_that_is_supported():
 
 
 def test_a_warning_says_once_where_it_is_not(monkeypatch):
-    monkeypatch.setattr(step_capture, "_EXCHANGED", ((torch.Tensor, "nothing"),))
+    monkeypatch.setattr(step_capture, "_EXCHANGED", (Place("torch:Tensor.nothing"),))
     step_capture.warn_if_impossible.cache_clear()
     f = torch.compile(lambda x: x + 1, backend=backend.openxla)
     with pytest.warns(RuntimeWarning, match=r"as one graph with torch .*has no Tensor\.nothing: the step is computed"):

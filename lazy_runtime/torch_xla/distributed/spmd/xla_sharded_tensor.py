@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from ....compat.torch import DisableTorchFunctionSubclass, make_wrapper_subclass, tree_map
 from .sharding_type import ShardingType, of_text
 from .xla_shard import XLAShard
 
@@ -24,7 +24,7 @@ class XLAShardedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elem: torch.Tensor, *args: Any, **kwargs: Any) -> XLAShardedTensor:
-        made = torch.Tensor._make_wrapper_subclass(
+        made = make_wrapper_subclass(
             cls,
             elem.size(),
             elem.stride(),
@@ -74,7 +74,7 @@ class XLAShardedTensor(torch.Tensor):
         def held(x: Any) -> Any:
             return x.global_tensor if isinstance(x, XLAShardedTensor) else x
 
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             found = func(*tree_map(held, args), **tree_map(held, kwargs or {}))
         itself = args[0] if args and isinstance(args[0], XLAShardedTensor) else None
         return itself if itself is not None and found is itself.global_tensor else found

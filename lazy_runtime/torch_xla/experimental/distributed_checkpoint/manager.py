@@ -22,9 +22,10 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.distributed.checkpoint
-import torch.utils._pytree as pytree
 
 from ....common.whole_files import flush
+from ....compat import distributed
+from ....compat.torch import tree_map_only
 from . import planners
 
 _dist: Any = torch.distributed
@@ -133,7 +134,7 @@ class CheckpointManager:
         which the first of them was told so.
         """
         if _dist.is_initialized():
-            notes = _dist.distributed_c10d._get_default_store()
+            notes = distributed.get_default_store()
             if self._told_to_end:
                 last = notes.compare_set("lazy_runtime/last step", "", str(step + NOTICE_STEPS))
             elif notes.check(["lazy_runtime/last step"]):
@@ -180,7 +181,7 @@ class CheckpointManager:
     def _write(self, step: int, state_dict: dict[str, Any]) -> None:
         unfinished = self._of(step, _UNFINISHED)
         self._on_first(lambda: shutil.rmtree(unfinished, ignore_errors=True))
-        state = pytree.tree_map_only(torch.Tensor, _on_cpu, state_dict)
+        state = tree_map_only(torch.Tensor, _on_cpu, state_dict)
         with _alone_on_purpose():
             _dcp.save(
                 state,
@@ -254,7 +255,7 @@ def _snapshot(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state dict with tensors that keep the values of now, whatever is written to the given ones."""
     from ... import torch_xla
 
-    found = pytree.tree_map_only(torch.Tensor, _kept_tensor, state_dict)
+    found = tree_map_only(torch.Tensor, _kept_tensor, state_dict)
     torch_xla.sync()  # a thread must not execute what is pending
     return found
 
