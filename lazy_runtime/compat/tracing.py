@@ -169,6 +169,8 @@ ROWS = needed_by(
             "MutationType",
             "OutputType",
             "TracingContext",
+            "auto_functionalized_dense",
+            "auto_functionalized_v2_dense",
             "chained_source_get_value",
             "fake_rules",
             "functorch_config",
@@ -181,8 +183,6 @@ ROWS = needed_by(
         ),
         NOTHING: (
             *(row.exported for row in FLEX_ATTENTION + CONTROL_FLOW),
-            "auto_functionalized_dense",
-            "auto_functionalized_v2_dense",
             "fake_tensor_new",
         ),
     },
