@@ -11,8 +11,7 @@ import torch
 
 from lazy_runtime.common import config, metrics
 from lazy_runtime.common.errors import DataDependentError
-from lazy_runtime.compat.torch import disable_current_modes as _disable_current_modes
-from lazy_runtime.compat.torch import tree_leaves
+from lazy_runtime.compat.torch import disable_current_modes, tree_leaves
 from lazy_runtime.compilation import compiler, programs
 from lazy_runtime.compilation.plan import CompilePlan
 from lazy_runtime.debug import compiling
@@ -104,7 +103,7 @@ class CompiledGraph:
 
     def prepare(self, arguments: Sequence[Any], key: tuple = ()) -> Run:
         """Traces and compiles for these arguments (fake ones will do), unless another thread has done so meanwhile."""
-        with self._lock, _disable_current_modes():  # Dynamo compiles under its fake mode
+        with self._lock, disable_current_modes():  # Dynamo compiles under its fake mode
             run = self._programs.get(key)
             if run is None:
                 run = self._programs[key] = self._compile(arguments, self._dropper(key))
@@ -122,7 +121,7 @@ class CompiledGraph:
         """Starts the first call with these arguments, for which the graph is prepared, where that can be done ahead."""
         run = self._programs.get(())
         if isinstance(run, DeviceRun):
-            with _disable_current_modes():
+            with disable_current_modes():
                 run.begin(arguments)
 
     def _dropper(self, key: tuple) -> Callable[[], None]:

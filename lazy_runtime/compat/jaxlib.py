@@ -40,11 +40,12 @@ _ROWS = (
         "tensors on several devices",
         "_device_assignment as device_assignment_of",
     ),
-    Row(
-        "jax.sharding:Sharding._to_xla_hlo_sharding",
+    *attributes(
+        "jax.sharding:Sharding",
+        "jax.sharding:Sharding",
         "a sharding is shown as XLA writes it",
         "`get_sharding_spec`",
-        plain="hlo_sharding",
+        "_to_xla_hlo_sharding as hlo_sharding_of",
     ),
 )
 

@@ -168,6 +168,8 @@ def group(why: str, lost: str, *paths: str, **others: Any) -> tuple[Row, ...]:
 def attributes(owner: str, example: str, why: str, lost: str, *names: str) -> tuple[Row, ...]:
     """Rows of attributes that importers read with a function: `schema_of(overload)`.
 
+    A method that subclasses override is one too: a function taken from the class would be the wrong one.
+
     Args:
         owner: the path of the class, `torch._ops:OpOverload`.
         example: the path of one of its instances.

@@ -19,16 +19,16 @@ import torch
 from ..compat.torch import (
     DispatchKey,
     SetExcludeDispatchKeyGuard,
+    get_obj_state,
     is_unfilled,
     kernel_call_of,
+    rebuild_from_type_v2,
+    rebuild_sparse_tensor,
     reduce_ex_internal,
     sparse_indices,
     sparse_values,
     storage_address_of,
 )
-from ..compat.torch import get_obj_state as _get_obj_state
-from ..compat.torch import rebuild_from_type_v2 as _rebuild_from_type_v2
-from ..compat.torch import rebuild_sparse_tensor as _rebuild_sparse_tensor
 from ..recording import dispatch, views
 from ..tensor.xla_tensor import XLATensor, unwrap
 from . import addresses, memory
@@ -148,14 +148,14 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
         return tensor.__reduce_ex__(2)
     if tensor.is_sparse:
         parts = sparse_indices(tensor), sparse_values(tensor), tensor.size(), tensor.is_coalesced()
-        return _rebuild_sparse_tensor, (tensor.layout, parts)
+        return rebuild_sparse_tensor, (tensor.layout, parts)
     if views.has_memory(tensor):
         rebuild, arguments = _reduce_by_storage(tensor)
     else:
         rebuild, arguments = reduce_ex_internal(tensor.detach().cpu(), 2)
-    state = _get_obj_state(tensor)
+    state = get_obj_state(tensor)
     if state:
-        return _rebuild_from_type_v2, (rebuild, torch.Tensor, arguments, state)
+        return rebuild_from_type_v2, (rebuild, torch.Tensor, arguments, state)
     return rebuild, arguments
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .. import native
-from ..compat.torch import disable_current_modes as _disable_current_modes
+from ..compat.torch import disable_current_modes
 from ..ir import dtypes
 from . import checks
 from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Strided, Transposed
@@ -96,7 +96,7 @@ def kernel_works(name: str, trial: Callable[[Any], bool]) -> bool:
     kernels = torch.ops.lazy_runtime_kernels
     if not is_built() or not hasattr(kernels, name):
         return False
-    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
+    with torch.no_grad(), disable_current_modes(), torch.device("cpu"):
         try:
             return trial(getattr(kernels, name))
         except RuntimeError:

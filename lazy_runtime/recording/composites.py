@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..compat.torch import DispatchKey, OpOverload, assert_async, kernel_call_of, schema_of, tree_map
-from ..compat.tracing import maybe_resize_out as _maybe_resize_out
+from ..compat.tracing import maybe_resize_out
 from ..ops import registry
 from . import views
 
@@ -45,7 +45,7 @@ def _view_copy_out(view: OpOverload, name: str, copy: OpOverload, tensor: torch.
             "but one of the arguments requires grad."
         )
     found = view(tensor, *args)
-    _maybe_resize_out(out, found.shape)
+    maybe_resize_out(out, found.shape)
     return out.copy_(found)
 
 

@@ -20,7 +20,7 @@ import torch
 from jax.sharding import NamedSharding, Sharding
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..compat.jaxlib import device_assignment_of, hlo_sharding
+from ..compat.jaxlib import device_assignment_of, hlo_sharding_of
 from ..compat.torch import from_functional_tensor as _inner
 from ..compat.torch import is_functional_tensor
 from ..ir import dtypes, grid
@@ -219,7 +219,7 @@ def text(tensor: torch.Tensor) -> str:
 
 def hlo_text(found: Sharding, dims: int) -> str:
     """A sharding of a tensor with so many dimensions, as XLA writes it with each device's number."""
-    hlo: Any = hlo_sharding(found, dims)
+    hlo: Any = hlo_sharding_of(found)(dims)
     if hlo.is_replicated():
         return "{replicated}"
     order = sorted(device_assignment_of(found), key=lambda each: each.id)

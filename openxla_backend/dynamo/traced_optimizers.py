@@ -20,9 +20,9 @@ from lazy_runtime.compat.dynamo import (
     graph_break,
     init_group_of,
     innermost_fn,
+    use_grad_for_differentiable,
     variables,
 )
-from lazy_runtime.compat.dynamo import use_grad_for_differentiable as _use_grad_for_differentiable
 
 from ..execution import step
 
@@ -41,7 +41,7 @@ def trace_step(ours: Ours) -> None:
     """Lets an optimizer's step be in the graph of the backward pass before it. What would end the training step where
     the optimizer's returns (`step.py`) has nothing to do then: the graph itself does (`backend.py`).
     """
-    in_step = _use_grad_for_differentiable(lambda self: None).__code__
+    in_step = use_grad_for_differentiable(lambda self: None).__code__
     original = dynamo.call_skipped_function.get()
 
     @functools.wraps(original)

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lazy_runtime.compat.torch import OpOverload, schema_of
-from lazy_runtime.compat.torch import disable_current_modes as _disable_current_modes
-from lazy_runtime.compat.tracing import LazyGraphModule as _LazyGraphModule
+from lazy_runtime.compat.torch import OpOverload, disable_current_modes, schema_of
+from lazy_runtime.compat.tracing import LazyGraphModule
 from lazy_runtime.platform import xla_devices
 from lazy_runtime.regions import compiling as regions
 from lazy_runtime.tensor.xla_tensor import Unchanged, unwrap
@@ -105,7 +104,7 @@ class KeptParameters:
                 self._always.begin(others + kept)
 
     def _keep_ahead(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        with _disable_current_modes():  # Dynamo compiles under its fake mode
+        with disable_current_modes():  # Dynamo compiles under its fake mode
             return self._keep(parameters)
 
     def _keep(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -307,4 +306,4 @@ class _Splitter:
 
 def _module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     # whose Python nobody runs: generating it takes as long as tracing the graph
-    return _LazyGraphModule(root, graph)
+    return LazyGraphModule(root, graph)

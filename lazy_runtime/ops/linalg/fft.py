@@ -9,8 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from ...compat.tracing import exec_fft as _exec_fft
-from ...compat.tracing import sort_dims as _sort_dims
+from ...compat.tracing import exec_fft, sort_dims
 from ..registry import op
 
 # Torch's meta kernels give the strides of cuFFT where they do not know the device; these below are those of the CPU
@@ -19,18 +18,18 @@ from ..registry import op
 
 def _laid_out(x: torch.Tensor, sizes: Sequence[int], dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     made = x.new_empty(sizes, dtype=dtype)
-    return _exec_fft(made, x, sizes, dims, forward=True) if torch.backends.mkl.is_available() else made
+    return exec_fft(made, x, sizes, dims, forward=True) if torch.backends.mkl.is_available() else made
 
 
 def _c2c_meta(x: torch.Tensor, dim: list[int], normalization: int, forward: bool) -> torch.Tensor:
-    return _laid_out(x, x.shape, _sort_dims(x, dim), x.dtype) if dim else x.clone()
+    return _laid_out(x, x.shape, sort_dims(x, dim), x.dtype) if dim else x.clone()
 
 
 def _r2c_meta(x: torch.Tensor, dim: list[int], normalization: int, onesided: bool) -> torch.Tensor:
     sizes = list(x.shape)
     if onesided:
         sizes[dim[-1]] = sizes[dim[-1]] // 2 + 1
-    return _laid_out(x, sizes, _sort_dims(x, dim, exclude_last=True), x.dtype.to_complex())
+    return _laid_out(x, sizes, sort_dims(x, dim, exclude_last=True), x.dtype.to_complex())
 
 
 def _c2r_meta(x: torch.Tensor, dim: list[int], normalization: int, last_dim_size: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ import torch
 
 from ...cache import disk_key
 from ...cache.disk_notes import Notes
-from ...compat.torch import disable_current_modes as _disable_current_modes
+from ...compat.torch import disable_current_modes
 from ...compat.tracing import suggest_memory_format
 from ...ir.spec import TensorSpec
 from ...lowering import aten_bridge
@@ -87,7 +87,7 @@ def _matrix_bytes(size: tuple[int, ...], dtype: torch.dtype, rows: int) -> int:
 @contextlib.contextmanager
 def _plain() -> Iterator[None]:
     """Tensors on the CPU, whatever the caller is tracing or inferring."""
-    with torch.no_grad(), _disable_current_modes(), torch.device("cpu"):
+    with torch.no_grad(), disable_current_modes(), torch.device("cpu"):
         yield
 
 
