@@ -166,12 +166,22 @@ STEPS = (
     ),
 )
 
+WRITES = (
+    Row(
+        "torch._dynamo.output_graph:OutputGraph.remove_tensorify_specialized_graphargs",
+        "Dynamo keeps writes in place to float64 scalars",
+        "writes to float64 scalars on the CPU in compiled functions: wrong results",
+        plain="remove_tensorified",
+        is_exchanged=True,
+    ),
+)
+
 #: The method that makes an optimizer's state, as Dynamo calls it.
 INIT_GROUP = "_init_group"
 
 ROWS = needed_by(
     BACKEND,
-    NAME + GRAPHS + SKIPPED_FILES + LAYERS + OPTIMIZERS + STEPS,
+    NAME + GRAPHS + SKIPPED_FILES + LAYERS + OPTIMIZERS + STEPS + WRITES,
     {
         NOTHING: (
             "FailOnRecompileLimitHit",
@@ -187,6 +197,7 @@ ROWS = needed_by(
             "read_optimizer_until_2_13",
             "registered_backends",
             "registered_compilers",
+            "remove_tensorified",
             "tensor_methods",
             "trace_autograd_ops",
             "validate_outputs",

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from torch._dynamo.output_graph import OutputGraph
+from lazy_runtime.compat.dynamo import OutputGraph, remove_tensorified
 
 from .step_capture import is_for
 
@@ -26,9 +24,9 @@ def keep_scalar_writes(backends: Sequence[Callable[..., Any]]) -> None:
     Args:
         backends: the functions that Dynamo calls with a graph.
     """
-    take_out = getattr(OutputGraph, "remove_tensorify_specialized_graphargs", None)
-    if take_out is None:  # a torch without this part of Dynamo loses no writes by it
+    if not remove_tensorified.is_there():  # a torch without this part of Dynamo loses no writes by it
         return
+    take_out = remove_tensorified.get()
     ours = is_for(backends)
 
     @functools.wraps(take_out)
@@ -47,5 +45,4 @@ def keep_scalar_writes(backends: Sequence[Callable[..., Any]]) -> None:
             for node, example in hidden.items():
                 node.meta[_EXAMPLE] = example
 
-    of_graph: Any = OutputGraph
-    of_graph.remove_tensorify_specialized_graphargs = take_out_placeholders
+    remove_tensorified.set(take_out_placeholders)
