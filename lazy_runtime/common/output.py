@@ -1,6 +1,7 @@
 """Where reports go: standard error or `PT_XLA_DEBUG_FILE`, at `PT_XLA_DEBUG_LEVEL`; and torch's logging.
 
-`TORCH_LOGS="xla_recompiles,xla_syncs"` shows the one-line reports without any level; `xla_cache` is there only.
+`TORCH_LOGS="xla_recompiles,xla_syncs"` shows the one-line reports without any level; `xla_cache` and `xla_kernels` are
+there only.
 Before torch 2.13 `import torch` knows none of these names yet when it reads the variable, and raises.
 """
 
@@ -20,6 +21,7 @@ _ARTIFACTS = {
     "xla_recompiles": "Why programs on xla devices and of backend='openxla' were compiled again.",
     "xla_syncs": "Lines that made the host wait for an xla device without a sync.",
     "xla_cache": "Compiled programs that were looked for on disk: found or not, and why.",
+    "xla_kernels": "Which kernel computes a convolution, a product or the like, and why those before it do not.",
 }
 
 

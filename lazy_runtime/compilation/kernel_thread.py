@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from ..ir.graph import Call, Graph
-
-#: How the names begin of operators that bring a weight into the order that kernels want.
-_PACKING = tuple(f"lazy_runtime::{name}" for name in ("pack", "winograd", "pointwise", "depthwise"))
+from ..ops import kernels
 
 #: How the names begin of operators that are kernels on the CPU as a rule, and no products of matrices.
 _OTHER_KERNELS = (
-    *_PACKING,
     "aten::convolution",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "lazy_runtime::attention",
@@ -35,12 +32,14 @@ def is_of_kernels(graph: Graph) -> bool:
 
 def has_other_kernels(graph: Graph) -> bool:
     """Whether kernels of torch's or ours run between its products of matrices."""
-    return any(call.name.startswith(_OTHER_KERNELS) for call in graph.all_calls())
+    return any(
+        call.name in kernels.packed_operators or call.name.startswith(_OTHER_KERNELS) for call in graph.all_calls()
+    )
 
 
 def _is_heavy(call: Call) -> bool:
     """Whether it is a convolution or a product that is not small."""
-    if call.name.startswith(_PACKING):
+    if call.name in kernels.packed_operators:
         return True
     has_products = call.meaning is not None and call.meaning[0].products
     return has_products and any(spec.numel >= _MANY for spec in call.inputs)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
+
 from lazy_runtime.compat.dynamo import OutputGraph, remove_tensorified
 
 from .step_capture import is_for

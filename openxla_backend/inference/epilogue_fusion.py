@@ -13,27 +13,32 @@ from typing import Any
 
 import torch
 
+from lazy_runtime.ops.kernels import Table
 from lazy_runtime.ops.linalg import packed
-from lazy_runtime.ops.nn import convolution_kernels
+from lazy_runtime.ops.linalg.matmul_kernels import MATMUL
+from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
 from lazy_runtime.ops.registry import arguments
 
 from .prepacking import is_row, is_static
 
 aten = torch.ops.aten
-_packed = torch.ops.lazy_runtime.packed_convolution.default
 _linear = torch.ops.lazy_runtime.packed_linear.default
 
 
 def finish(graph: torch.fx.Graph) -> None:
     """Moves what follows convolutions and products with packed weights into them."""
-    for target in (*_convolutions(), _linear):
+    for target in (*_CONVOLUTIONS, *_applied(MATMUL)):
         for node in graph.find_nodes(op="call_function", target=target):
             _activate(graph, _add(graph, _add_bias(graph, node)))
 
 
-def _convolutions() -> list[Any]:
-    """Operators that compute convolutions with kept weights; those of our kernels are there once these were loaded."""
-    return [_packed, *(kernel.convolution for kernel in convolution_kernels.KERNELS)]
+def _applied(table: Table) -> list[Any]:
+    """The operators that compute with a table's packed weights. Each takes a sum, and an activation, too."""
+    packings = (kernel.packing for kernel in table.rows)
+    return [packing.apply for packing in packings if packing is not None and packing.apply is not None]
+
+
+_CONVOLUTIONS = _applied(CONVOLUTION)
 
 
 def _add_bias(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
@@ -138,7 +143,7 @@ def _only_user(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_ahead(other: torch.fx.Node, node: torch.fx.Node) -> bool:
-    return other.target in _convolutions() and not other.kwargs and len(other.users) == 1 and other > node
+    return other.target in _CONVOLUTIONS and not other.kwargs and len(other.users) == 1 and other > node
 
 
 def _looks_like(one: torch.fx.Node, other: torch.fx.Node) -> bool:

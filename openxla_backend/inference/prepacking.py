@@ -1,13 +1,12 @@
 """Inference: weights that are kept from call to call are kept in the order that the kernels want.
 
-On the CPU that is the order of a kernel of ours where one takes the convolution
-(`lazy_runtime/ops/nn/convolution_kernels.py`), else one of oneDNN's own where it can be known in advance
-(`lazy_runtime/ops/linalg/packed.py`), and otherwise channels last.
+Which kernel computes with a kept weight, and in which order it wants it, say the tables of kernels
+(`lazy_runtime/ops/kernels.py`): those of convolutions and of matrix products have rows that pack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,20 +14,17 @@ import torch
 from lazy_runtime.compat.torch import DisableTorchDispatch
 from lazy_runtime.compat.tracing import FakeTensor
 from lazy_runtime.ir import dtypes
+from lazy_runtime.ops.kernels import Packing
 from lazy_runtime.ops.linalg import bfloat16_upcast, packed
-from lazy_runtime.ops.linalg.matmul import SMALLEST_CALL
-from lazy_runtime.ops.nn import convolution_kernels
-from lazy_runtime.ops.nn.conv import wants_channels_last
+from lazy_runtime.ops.linalg.matmul_kernels import MATMUL
+from lazy_runtime.ops.linalg.matmul_problem import MatmulProblem
+from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
+from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
 from lazy_runtime.platform import xla_devices
 
 from ..graph import fx
 
 aten = torch.ops.aten
-ours = torch.ops.lazy_runtime
-
-
-#: Bytes of filters that are left as they are if they cannot be packed: to turn them costs less than an argument.
-SMALL = 64 << 10
 
 
 def arrange(graph: torch.fx.Graph, known: set[torch.fx.Node]) -> None:
@@ -49,98 +45,86 @@ class _Arranging:
 
     def run(self) -> None:
         for node in self.graph.find_nodes(op="call_function", target=aten.convolution.default):
-            if node.args[1] in self.known and not self._pack_filters(node):
-                self._turn_filters(node)
+            if node.args[1] in self.known:
+                self._pack_filters(node)
         for target in (aten.mm.default, aten.addmm.default):
             for node in self.graph.find_nodes(op="call_function", target=target):
                 self._pack_matrix(node)
         packed.rooms.keep()
 
-    def _pack_filters(self, node: torch.fx.Node) -> bool:
-        image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-        like, filters = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
-        if transposed or filters.dim() != 4 or like.dim() != 4 or not _fits(like, filters):
-            return False
-        geometry: list[Any] = [stride, padding, dilation, groups]
-        size = list(like.shape)
-        where = {"dtype": filters.dtype, "platform": _platform(filters)}
-        products = _products(node, filters)
-        for kernel in convolution_kernels.KERNELS:
-            if products >= kernel.smallest and kernel.pays(filters.shape, size, *geometry, **where):
-                ordered = self._kept(kernel.filters, (weight,))
-                ordered.meta = {**weight.meta, "val": filters.new_empty(kernel.shape(filters.shape))}  # type: ignore[union-attr]
-                arguments = (image, ordered, bias, list(filters.shape), *geometry)
-                replace(self.graph, node, kernel.convolution, arguments)
-                return True
-        if products < SMALLEST_CALL or not packed.available(_platform(filters), filters.dtype):
-            return False
-        weight, named = self._widened(weight)
-        room = packed.packed_filters(weight.meta["val"], size, *geometry)
-        arranged = self._kept(ours.pack_filters.default, (weight, room, size, *geometry), room)
-        arguments = (image, arranged, bias, list(filters.shape), *geometry)
-        replace(self.graph, node, ours.packed_convolution.default, arguments, named)
-        return True
-
-    def _turn_filters(self, node: torch.fx.Node) -> None:
-        weight: Any = node.args[1]
-        transposed: Any = node.args[6]
-        filters = weight.meta["val"]
-        # a tensor on the CPU has the strides that it is said to have
-        if filters.device.type != "xla" or filters.numel() * filters.dtype.itemsize <= SMALL:
+    def _pack_filters(self, node: torch.fx.Node) -> None:
+        image, weight, bias, *geometry = node.args
+        problem = _convolution(image.meta["val"], weight.meta["val"], geometry)  # type: ignore[union-attr]
+        kernel = CONVOLUTION.choose_packing(problem)
+        if kernel is None or kernel.packing is None:
             return
-        if wants_channels_last(_platform(filters), filters, transposed):
-            turned = self._kept(ours.channels_last.default, (weight,))
-            turned.meta = {**weight.meta, fx.CHANNELS_LAST: True}
-            node.replace_input_with(weight, turned)
+        stride, padding, dilation, *_, groups = geometry
+        where = stride, padding, dilation, groups
+        self._pack(node, kernel.packing, problem, weight, lambda made, size: (image, made, bias, size, *where))
 
     def _pack_matrix(self, node: torch.fx.Node) -> None:
         *bias, x, turned = node.args
         weight = _transposed(turned)
         if node.kwargs or weight is None or weight not in self.known or x in self.known:
             return
-        like, matrix = x.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
-        if not _fits(like, matrix) or _products(node, matrix) < SMALLEST_CALL:
+        problem = _product(x.meta["val"], weight.meta["val"], bias[0] if bias else None)  # type: ignore[union-attr]
+        kernel = MATMUL.choose_packing(problem)
+        if kernel is None or kernel.packing is None:
             return
-        if not packed.available(_platform(matrix), matrix.dtype):
-            return
-        if bias and not is_row(bias[0], matrix.shape[0], matrix.dtype):
-            return
-        rows = like.shape[0]
-        weight, named = self._widened(weight)
-        room = packed.packed_matrix(weight.meta["val"], rows)
-        arranged = self._kept(ours.pack_matrix.default, (weight, room, rows), room)
-        arguments = (x, arranged, bias[0] if bias else None, list(matrix.shape))
-        replace(self.graph, node, ours.packed_linear.default, arguments, named)
+        self._pack(node, kernel.packing, problem, weight, lambda made, size: (x, made, bias[0] if bias else None, size))
+
+    def _pack(
+        self,
+        node: torch.fx.Node,
+        packing: Packing,
+        problem: Any,
+        weight: Any,
+        arguments: Callable[[torch.fx.Node, list[int]], tuple[Any, ...]],
+    ) -> None:
+        """Has a node's weight packed, and computes with the packed one.
+
+        Args:
+            arguments: (packed weight, the weight's size) → those of the operator that takes packed weights.
+        """
+        size, named = list(weight.meta["val"].shape), {}
+        if packing.upcasts:
+            weight, named = self._widened(weight)
+        made = self._kept(packing, problem, weight)
+        if packing.apply is None:
+            node.replace_input_with(weight, made)
+        else:
+            replace(self.graph, node, packing.apply, arguments(made, size), named)
 
     def _widened(self, weight: Any) -> tuple[torch.fx.Node, dict[str, Any]]:
         """A weight, in float32 where products are faster so (`bfloat16_upcast.py`), and what tells the product."""
         value = weight.meta["val"]
         if not bfloat16_upcast.is_wanted(_platform(value), value.dtype):
             return weight, {}
-        made = self._kept(aten._to_copy.default, (weight,), named={"dtype": torch.float32})
+        made = self._computed(aten._to_copy.default, (weight,), {"dtype": torch.float32})
         made.meta = {**weight.meta, "val": value.float()}
         return made, {"weight_dtype": torch.float32}
 
-    def _kept(
-        self,
-        target: Any,
-        arguments: tuple[Any, ...],
-        size: int | None = None,
-        named: dict[str, Any] | None = None,
-    ) -> torch.fx.Node:
-        """A node that depends on parameters alone, the same for the same arguments.
+    def _kept(self, packing: Packing, problem: Any, weight: torch.fx.Node) -> torch.fx.Node:
+        """A packed weight."""
+        value = weight.meta["val"]
+        further = packing.arguments(problem, value)
+        made = self._computed(packing.pack, (weight, *further))
+        if packing.apply is None:
+            made.meta = {**weight.meta, fx.CHANNELS_LAST: True}
+        elif packing.in_bytes:
+            made.meta["val"] = self._bytes(value, *packing.shape(value, further))
+        else:
+            made.meta["val"] = value.new_empty(packing.shape(value, further))
+        return made
 
-        Args:
-            size: bytes of the result.
-        """
+    def _computed(self, target: Any, arguments: tuple[Any, ...], named: dict[str, Any] | None = None) -> torch.fx.Node:
+        """A node that depends on parameters alone, the same for the same arguments."""
         key = (target, str(arguments))
         if key not in self.made:
             weight = arguments[0]
             with self.graph.inserting_after(weight):
                 made = self.made[key] = self.graph.call_function(target, arguments, named)
             made.meta = dict(weight.meta)
-            if size is not None:
-                made.meta["val"] = self._bytes(weight.meta["val"], size)
             self.known.add(made)
         return self.made[key]
 
@@ -170,16 +154,43 @@ def replace(
     return made
 
 
-def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a weight can be kept in another order for products with x."""
-    if x.dtype != weight.dtype or not is_static(x.shape) or not weight.numel():
-        return False
-    return x.dtype not in dtypes.NARROWED or weight.device.type != "xla"  # which holds another one
+def _convolution(image: torch.Tensor, filters: torch.Tensor, geometry: Sequence[Any]) -> ConvolutionProblem:
+    dtype, stored = _name(image.dtype), _stores_fewer_bits(image.dtype, filters.device)
+    return ConvolutionProblem(
+        _sizes(image),
+        _sizes(filters),
+        Geometry.of(filters.dim() - 2, *geometry),
+        dtype,
+        _platform(filters),
+        _name(filters.dtype),
+        dtype,
+        kept_on=filters.device.type,
+        is_narrowed=stored,
+    )
 
 
-def _products(node: torch.fx.Node, weight: torch.Tensor) -> int:
-    """How many numbers are multiplied with ones of the weight."""
-    return node.meta["val"].numel() * (weight.numel() // weight.shape[0])
+def _product(x: torch.Tensor, matrix: torch.Tensor, bias: torch.fx.Node | None) -> MatmulProblem:
+    """The product of `x` with the transpose of a kept matrix."""
+    refuses = ""
+    if bias is not None and not is_row(bias, matrix.shape[0], matrix.dtype):
+        refuses = "what is added is no bias as oneDNN takes it"
+    if _stores_fewer_bits(x.dtype, matrix.device):
+        refuses = "the device stores fewer bits than the dtype has"
+    sizes, names = (_sizes(x), _sizes(matrix)[::-1]), (_name(x.dtype), _name(matrix.dtype))
+    return MatmulProblem(*sizes, *names, _platform(matrix), kept_on=matrix.device.type, refuses_packing=refuses)
+
+
+def _sizes(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Sizes, -1 for those that vary from call to call."""
+    return tuple(size if isinstance(size, int) else -1 for size in tensor.shape)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _stores_fewer_bits(dtype: torch.dtype, device: torch.device) -> bool:
+    return dtype in dtypes.NARROWED and device.type == "xla"
 
 
 def _platform(tensor: torch.Tensor) -> str:

@@ -13,7 +13,7 @@ from ...ir import dtypes
 from ...ir.spec import contiguous_strides, storage_size
 from ...lowering import aten_bridge, layout
 from ...lowering.layout import ChannelsLast, Permuted, Taken, Transposed, axis, logical, physical
-from ..linalg.matmul import takes_turned
+from ..linalg.matmul_kernels import takes_transposed
 from ..registry import op
 
 
@@ -62,7 +62,7 @@ def _turn(x, out):
     """The matrices of `x` transposed; they stay as they lie where what multiplies them takes them so."""
     if isinstance(x, Transposed):
         return x.physical
-    return Transposed(x) if takes_turned(out.device.platform, x.dtype) else x.mT
+    return Transposed(x) if takes_transposed(out.device.platform, x.dtype) else x.mT
 
 
 @op("aten::permute", view=True, channels_last=True, permuted=True)

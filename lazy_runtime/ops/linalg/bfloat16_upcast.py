@@ -17,6 +17,8 @@ import torch
 from ...common import config
 from ...lowering import aten_bridge
 from ...lowering.layout import Reordered, logical
+from .. import kernels
+from ..kernels import Refused, Verdict
 
 _NARROW = jnp.bfloat16
 _WIDE = jnp.float32
@@ -24,8 +26,19 @@ _WIDE = jnp.float32
 
 def is_wanted(platform: str, dtype: Any) -> bool:
     """Whether products of this dtype, jax's or torch's, are better computed in float32."""
-    is_narrow = platform == "cpu" and dtype in (_NARROW, torch.bfloat16)
-    return is_narrow and aten_bridge.available() and config.widens_bfloat16()
+    return dtype in (_NARROW, torch.bfloat16) and bool(available(platform))
+
+
+def accepts(platform: str, dtype: str) -> Verdict:
+    """`is_wanted` for the dtype of this name, with the reason where they are not."""
+    return (dtype == "bfloat16" or Refused(f"it is for bfloat16, not {dtype}")) and available(platform)
+
+
+def available(platform: str) -> Verdict:
+    """Whether the processor is slower at products of bfloat16 than at those of float32."""
+    return kernels.on_cpu(platform) and (
+        config.widens_bfloat16() or Refused("products of bfloat16 are fast here, or XLA_CPU_BFLOAT16_PRODUCTS says so")
+    )
 
 
 def widened(x: Any) -> Any:

@@ -1,142 +1,24 @@
 """Matrix products. float32 is multiplied at float32's precision on every platform unless the user lowers it.
 
-On the CPU bfloat16 is multiplied by torch's kernels (oneDNN), which are two to three times as fast as XLA's own, or in
-float32 where that is faster still (`widening.py`). Products of float32 and float64 are torch's on Intel's processors
-(MKL); on others XLA's are the faster ones, but on AMD's those of float32 are oneDNN's in programs that call kernels for
-something else as well (docs/design/028-matmul-library.md).
+Which kernel multiplies stands in `matmul_kernels.py`, and why in docs/kernels.md.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ...common import config
-from ...compat.torch import tree_map
 from ...ir import dtypes
-from ...lowering import aten_bridge, precision
-from ...lowering.layout import Transposed, logical
+from ...lowering.layout import logical
 from ..registry import op, overload
-from . import bfloat16_upcast, skinny_matmul, small_k_matmul
-
-#: Multiplications that a product must have for a call out of XLA's program to pay.
-SMALLEST_CALL = 1 << 20
-SMALLEST_CALL_OF_MKL = 1 << 16
-
-
-#: Kernels of ours for products that neither torch's nor XLA's compute at the memory's speed.
-KERNELS = (skinny_matmul, small_k_matmul)
-
-
-def are_torchs(platform: str, dtype: Any) -> bool:
-    """Whether products of this dtype are torch's."""
-    if platform != "cpu" or not aten_bridge.available():
-        return False
-    return dtype == jnp.bfloat16 or (dtype in (jnp.float32, jnp.float64) and config.products_are_torchs())
-
-
-def takes_turned(platform: str, dtype: Any) -> bool:
-    """Whether there are products of this dtype, torch's or ours, that take matrices `Transposed`, as they lie; where it
-    is XLA that multiplies them, it does as well.
-    """
-    return are_torchs(platform, dtype) or _may_be_ours(platform, dtype)
-
-
-def _may_be_ours(platform: str, dtype: Any) -> bool:
-    return platform == "cpu" and dtype == jnp.float32 and aten_bridge.available()
-
-
-def product(x, y, dtype=None):
-    """x @ y at the precision that the user has set.
-
-    Args:
-        dtype: of the result, if not that of `x`.
-    """
-    x, y = logical(x), logical(y)
-    if y.ndim == 2 and x.ndim > 1 and math.prod(x.shape[:-1]) == 1:
-        # of one row and a weight as `linear` has it, XLA:CPU would bring all of the weight into the other order first
-        return product(y.T, x.reshape(-1), dtype or x.dtype).reshape(*x.shape[:-1], y.shape[1])
-    if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.integer):
-        return jnp.matmul(x, y, preferred_element_type=dtype or x.dtype)
-    return jnp.matmul(x, y, precision=precision.of(x.dtype), preferred_element_type=dtype)
-
-
-def of_matrices(x, y, platform: str):
-    """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
-    kernel = _kernel(x, y, platform)
-    if kernel is not None:
-        return kernel.product(x, y)
-    if _calls_aten(x, y, platform):
-        if bfloat16_upcast.is_wanted(platform, x.dtype):
-            return of_matrices(bfloat16_upcast.widened(x), bfloat16_upcast.widened(y), platform).astype(x.dtype)
-        return _by_aten("aten::mm" if x.ndim == 2 else "aten::bmm", [x, y], x, y)
-    if _calls_onednn(x, y, platform):
-        return _by_onednn(x, y)
-    return product(x, y)
-
-
-def _kernel(x, y, platform: str) -> Any:
-    """Which of `KERNELS` is to compute a product; None if none is."""
-    if x.dtype != y.dtype or x.ndim != 2 or y.ndim != 2 or not _may_be_ours(platform, x.dtype):
-        return None
-    return next((kernel for kernel in KERNELS if kernel.pays(x, y)), None)
-
-
-def _calls_aten(x, y, platform: str) -> bool:
-    """Whether a product of matrices, or of two batches of them, is worth a call of torch's kernel."""
-    if x.dtype != y.dtype or x.ndim != y.ndim or x.ndim not in (2, 3) or not are_torchs(platform, x.dtype):
-        return False
-    least = SMALLEST_CALL if x.dtype == jnp.bfloat16 else SMALLEST_CALL_OF_MKL
-    return math.prod(x.shape) * y.shape[-1] >= least
-
-
-def _calls_onednn(x, y, platform: str) -> bool:
-    """Whether a product of two matrices is worth a call of oneDNN's kernel for linear layers: between other kernels,
-    whose workers take from XLA's threads the cores that its own product would need.
-    """
-    if (
-        not aten_bridge.has_other_kernels()
-        or x.ndim != 2
-        or y.ndim != 2
-        or x.shape[0] == 1
-        or not x.dtype == y.dtype == jnp.float32
-    ):
-        return False
-    if math.prod(x.shape) * y.shape[-1] < SMALLEST_CALL:
-        return False
-    return platform == "cpu" and aten_bridge.available() and config.products_are_onednns()
-
-
-def _by_onednn(x, y):
-    """x @ y, either of which may be `Transposed`: a weight of any order is as good as that of a linear layer."""
-    weight = y.physical if isinstance(y, Transposed) else Transposed(y)
-    like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
-    (result,) = aten_bridge.call("mkldnn::_linear_pointwise", [x, weight, None, "none", [], None], [like])
-    return result
-
-
-def _by_aten(name, arguments, x, y):
-    like = jax.ShapeDtypeStruct((*x.shape[:-1], y.shape[-1]), x.dtype)
-    (result,) = aten_bridge.call(f"{name}.out", [*arguments, aten_bridge.RESULT], [like])
-    return result
-
-
-def linear_product(x, weight, platform: str):
-    """What `linear` multiplies: the last dimension of `x` with that of the weight."""
-    x, weight = logical(x), logical(weight)
-    rows = x.reshape(-1, x.shape[-1])
-    if weight.ndim == 2:
-        turned = Transposed(weight)
-        is_called = _calls_aten(rows, turned, platform) or _calls_onednn(rows, turned, platform)
-        if is_called or _kernel(rows, turned, platform) is not None:
-            return of_matrices(rows, turned, platform).reshape(*x.shape[:-1], weight.shape[0])
-    return product(x, weight.T)
+from . import bfloat16_upcast, matmul_aten
+from .matmul_kernels import linear_product, matmul
+from .matmul_problem import MatmulProblem
+from .matmul_xla import product
 
 
 def exact_product(x, y):
@@ -171,7 +53,7 @@ def _product_op(*names: str) -> Callable[[Callable], Callable]:
 
 @_product_op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul")
 def mm(x, y, *, out):
-    return of_matrices(x, y, out.device.platform)
+    return matmul(x, y, out.device.platform)
 
 
 @_product_op("aten::vdot")
@@ -192,9 +74,14 @@ def _wide(x) -> Any:
 def _wide_product(x, y, platform: str):
     """x @ y in the dtype that it is added up in."""
     wide = _wide(x)
-    if bfloat16_upcast.is_wanted(platform, x.dtype) and _calls_aten(x, y, platform):
+    if bfloat16_upcast.is_wanted(platform, x.dtype) and _is_atens(x, y, platform):
         x, y = bfloat16_upcast.widened(x), bfloat16_upcast.widened(y)
-    return of_matrices(x, y, platform) if x.dtype == wide else product(x, y, wide)
+    return matmul(x, y, platform) if x.dtype == wide else product(x, y, wide)
+
+
+def _is_atens(x, y, platform: str) -> bool:
+    """Whether torch's kernel takes the product, whichever kernels come before it."""
+    return bool(matmul_aten.accepts(MatmulProblem.of(x, y, platform)))
 
 
 def _sum(x, y, beta, alpha, out):
@@ -216,8 +103,8 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
     platform = out.device.platform
     whole = isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype
     whole = whole and first.dtype != _wide(first) and not bfloat16_upcast.is_wanted(platform, first.dtype)
-    if whole and _calls_aten(first, second, platform):
-        return _by_aten("aten::addmm", [logical(x), first, second, 1, 1], first, second)
+    if whole and _is_atens(first, second, platform):
+        return matmul_aten.call("aten::addmm", [logical(x), first, second, 1, 1], first, second)
     return _sum(x, _wide_product(first, second, platform), beta, alpha, out)  # XLA adds with what follows
 
 

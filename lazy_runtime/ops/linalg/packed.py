@@ -24,6 +24,8 @@ from ...compat.tracing import suggest_memory_format
 from ...ir.spec import TensorSpec
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast, Packed, Part, logical, physical
+from .. import kernels
+from ..kernels import Refused, Verdict
 from ..registry import arguments, op
 from . import bfloat16_upcast
 
@@ -47,14 +49,29 @@ _library.define(
 )
 
 
-@functools.cache
 def available(platform: str, dtype: torch.dtype) -> bool:
     """Whether weights of this dtype can be packed on this platform."""
-    if platform != "cpu" or not torch.backends.mkldnn.is_available() or not aten_bridge.available():
-        return False
-    if not hasattr(_mkldnn, "_get_mkldnn_serialized_md"):
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and _mkldnn._is_mkldnn_bf16_supported())
+    return bool(accepts(platform, str(dtype).removeprefix("torch.")))
+
+
+def accepts(platform: str, dtype: str) -> Verdict:
+    """Whether oneDNN packs weights of this dtype on this platform, with the reason where it does not."""
+    has_order = torch.backends.mkldnn.is_available() and hasattr(_mkldnn, "_get_mkldnn_serialized_md")
+    return (
+        kernels.on_cpu(platform)
+        and (has_order or Refused("this torch has no oneDNN, or does not say how its weights lie"))
+        and (dtype in ("float32", "bfloat16") or Refused(f"oneDNN packs float32 and bfloat16, not {dtype}"))
+        and (
+            dtype == "float32"
+            or _mkldnn._is_mkldnn_bf16_supported()
+            or Refused("oneDNN has no bfloat16 on this processor")
+        )
+    )
+
+
+def available_at_all(platform: str) -> Verdict:
+    """Whether weights of float32, at least, can be packed on this platform."""
+    return accepts(platform, "float32")
 
 
 # ---- the room that a weight takes

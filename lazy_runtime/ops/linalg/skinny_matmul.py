@@ -5,6 +5,7 @@ small batches, forward and the gradient of their input. The matrix is read once,
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ import torch
 
 from ...lowering import aten_bridge
 from ...lowering.layout import Transposed, logical
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
+from .matmul_problem import MatmulProblem, is_float32, is_of_matrices
 
 #: Rows for which the kernel is faster than MKL's and XLA's: of one, those read the matrix as fast.
 ROWS = range(2, 9)
@@ -20,14 +24,25 @@ ROWS = range(2, 9)
 LEAST = 1 << 18
 
 
-def pays(x: Any, y: Any) -> bool:
-    """Whether the kernel takes x @ y, two matrices of float32 on the CPU, and is faster than MKL's and XLA's."""
-    return x.shape[0] in ROWS and y.size >= LEAST and _is_built()
+def accepts(problem: MatmulProblem) -> Verdict:
+    """Whether the kernel computes the product, and faster than MKL's and XLA's."""
+    return (
+        is_of_matrices(problem)
+        and is_float32(problem)
+        and (problem.x[0] in ROWS or Refused(f"{problem.x[0]} rows are not {ROWS[0]} to {ROWS[-1]}"))
+        and (math.prod(problem.y) >= LEAST or Refused(f"the matrix has fewer than {LEAST:,} numbers"))
+        and available(problem.platform)
+    )
+
+
+def available(platform: str) -> Verdict:
+    """Whether the kernel is there."""
+    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "few_rows")
 
 
 @functools.cache
 def _is_built() -> bool:
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if not kernels.has_wide_vectors():
         return False
 
     def is_right(kernel: Any) -> bool:
@@ -38,10 +53,19 @@ def _is_built() -> bool:
     return aten_bridge.kernel_works("few_rows", is_right)
 
 
-def product(x: Any, y: Any) -> Any:
+def product(x: Any, y: Any, platform: str) -> Any:
     """x @ y, either of which may be `Transposed`."""
     turned = isinstance(y, Transposed)
     like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
     operands = [logical(x), y.physical if turned else y, turned, aten_bridge.RESULT]
     (made,) = aten_bridge.call("lazy_runtime_kernels::few_rows", operands, [like])
     return made
+
+
+KERNEL = Kernel(
+    "skinny",
+    accepts,
+    product,
+    available,
+    thresholds=lambda: {"rows": f"{ROWS[0]} to {ROWS[-1]}", "least numbers of the matrix": LEAST},
+)

@@ -12,6 +12,9 @@ import torch
 
 from ...lowering import aten_bridge
 from ...lowering.layout import Transposed, logical
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
+from .matmul_problem import MatmulProblem, is_float32, is_of_matrices
 
 #: Terms of a sum up to which the result's memory counts, not the products.
 MOST_TERMS = 8
@@ -23,16 +26,28 @@ LEAST = 1 << 20
 LANES = 16
 
 
-def pays(x: Any, y: Any) -> bool:
-    """Whether the kernel takes x @ y, two matrices of float32 on the CPU, and is faster than MKL's and XLA's."""
-    if not 0 < x.shape[1] <= MOST_TERMS or x.shape[0] * y.shape[1] < LEAST or y.shape[1] % LANES:
-        return False
-    return _is_built()
+def accepts(problem: MatmulProblem) -> Verdict:
+    """Whether the kernel computes the product, and faster than MKL's and XLA's."""
+    return is_of_matrices(problem) and is_float32(problem) and _fits(problem) and available(problem.platform)
+
+
+def _fits(problem: MatmulProblem) -> Verdict:
+    (rows, terms), (_, columns) = problem.x, problem.y
+    return (
+        (0 < terms <= MOST_TERMS or Refused(f"a sum has {terms} terms, not 1 to {MOST_TERMS}"))
+        and (rows * columns >= LEAST or Refused(f"the result has fewer than {LEAST:,} numbers"))
+        and (columns % LANES == 0 or Refused(f"{columns} columns are no multiple of {LANES}"))
+    )
+
+
+def available(platform: str) -> Verdict:
+    """Whether the kernel is there."""
+    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "outer_products")
 
 
 @functools.cache
 def _is_built() -> bool:
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if not kernels.has_wide_vectors():
         return False
     ones, result = torch.ones(2, 3), torch.empty(4 * LANES)
     aligned = result[-result.data_ptr() // 4 % LANES :][: 3 * LANES].view(3, LANES)
@@ -44,10 +59,23 @@ def _is_built() -> bool:
     return aten_bridge.kernel_works("outer_products", is_right)
 
 
-def product(x: Any, y: Any) -> Any:
+def product(x: Any, y: Any, platform: str) -> Any:
     """x @ y, either of which may be `Transposed`."""
     turned = x.physical if isinstance(x, Transposed) else x.T
     like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
     operands = [turned, logical(y), aten_bridge.RESULT]
     (made,) = aten_bridge.call("lazy_runtime_kernels::outer_products", operands, [like])
     return made
+
+
+KERNEL = Kernel(
+    "small k",
+    accepts,
+    product,
+    available,
+    thresholds=lambda: {
+        "most terms of a sum": MOST_TERMS,
+        "least numbers of the result": LEAST,
+        "columns in multiples of": LANES,
+    },
+)

@@ -1,96 +1,57 @@
-"""What convolutions with kept weights in kernels of ours have in common (`winograd.py`, `direct.py`).
-
-What follows a convolution costs nothing more there: a bias, a sum, and bounds, which an activation like relu is. A NaN
-stays one.
-"""
+"""The kernels of convolutions and of their gradients, in the order in which they are asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import torch
+from ..kernels import Table
+from . import convolution_aten, convolution_xla, depthwise_gradient, direct_convolution, packed_convolution, winograd
+from .convolution_problem import ConvolutionProblem
 
-from ...lowering import aten_bridge
-from ...lowering.layout import ChannelsLast, physical
-from ..linalg.packed import ending, infer_convolution
-from ..registry import arguments
+CONVOLUTION = Table(
+    "convolution",
+    [
+        winograd.KERNEL,
+        direct_convolution.POINTWISE,
+        direct_convolution.DEPTHWISE,
+        packed_convolution.KERNEL,
+        convolution_aten.KEPT_CHANNELS_LAST,
+        convolution_aten.UNCOPIED,
+        convolution_aten.KERNEL,
+        *convolution_xla.ROWS,
+    ],
+)
 
-_library = torch.library.Library("lazy_runtime", "FRAGMENT")
-
-
-class Kernel(NamedTuple):
-    """A kernel, as two operators.
-
-    Attributes:
-        filters: brings filters into the order that it reads them in.
-        convolution: takes these, and else what `packed_convolution` takes.
-        pays: (size of the filters, size of the images, stride, padding, dilation, groups; dtype, platform) → whether it
-            computes such a convolution, and faster than oneDNN's kernels.
-        shape: size of the filters in torch's order → in the kernel's.
-        smallest: multiplications that a convolution must have for a call out of XLA's program to pay.
-    """
-
-    filters: Any
-    convolution: Any
-    pays: Callable[..., bool]
-    shape: Callable[[Sequence[int]], list[int]]
-    smallest: int
-
-
-KERNELS: list[Kernel] = []
+GRADIENT = Table(
+    "convolution gradient",
+    [
+        winograd.IMAGE_GRADIENT,
+        depthwise_gradient.KERNEL,
+        winograd.FILTERS_GRADIENT,
+        convolution_aten.GRADIENT,
+        *convolution_xla.GRADIENT_ROWS,
+    ],
+)
 
 
-def define(
-    name: str, pays: Callable[..., bool], shape: Callable[[Sequence[int]], list[int]], smallest: int = 0
-) -> None:
-    """Adds a kernel, whose operators are `lazy_runtime::NAME_filters` and `lazy_runtime::NAME_convolution`.
+def gradients(grad: Any, x: Any, weight: Any, problem: ConvolutionProblem, wanted: Sequence[bool]) -> tuple[Any, Any]:
+    """The gradients of the image and of the filters, None where they are not wanted. A kernel of both computes them
+    together.
 
     Args:
-        smallest: as in `Kernel`; by default the kernel competes with torch's, which are called too.
+        grad, x: with their channels last.
+        weight: in torch's order.
     """
-    _library.define(f"{name}_filters(Tensor filters) -> Tensor")
-    _library.define(
-        f"{name}_convolution(Tensor image, Tensor filters, Tensor? bias, int[] size, int[] stride, int[] padding, "
-        "int[] dilation, int groups, Tensor? other=None, str? then=None, float[] numbers=[]) -> Tensor"
-    )
-    _library.impl(f"{name}_filters", lambda filters: filters.new_empty(shape(filters.shape)), "Meta")
-    _library.impl(f"{name}_convolution", infer_convolution, "Meta")
-    filters, convolution = (getattr(torch.ops.lazy_runtime, f"{name}_{what}") for what in ("filters", "convolution"))
-    KERNELS.append(Kernel(filters.default, convolution.default, pays, shape, smallest))
-
-
-def call(
-    name: str,
-    image: Any,
-    filters: Any,
-    bias: Any,
-    geometry: Sequence[Any],
-    shape: Sequence[int],
-    other: Any = None,
-    then: str | None = None,
-    numbers: Sequence[float] = (),
-) -> ChannelsLast:
-    """A convolution in a kernel of ours, plus `other`, and `then` an activation of `packed.IN_PLACE`.
-
-    Args:
-        geometry: what the kernel takes after the bias.
-        shape: of the result, in torch's order.
-    """
-    like = ChannelsLast.described(shape, image.dtype)
-    summed = None if other is None else ChannelsLast(physical(other))
-    bounds = _bounds(then, numbers)
-    following = ending(then, numbers) if bounds is None else []
-    operands = [ChannelsLast(physical(image)), filters, bias, *geometry, summed, *(bounds or (None, None))]
-    (made,) = aten_bridge.call(f"lazy_runtime_kernels::{name}", operands, [like], following)
-    return made
-
-
-def _bounds(then: str | None, numbers: Sequence[float]) -> tuple[float | None, float | None] | None:
-    """The lowest and the highest value that an activation lets through, if it is one that bounds."""
-    if then == "relu":
-        return 0.0, None
-    if then == "hardtanh":
-        low, high = arguments(torch.ops.aten.hardtanh.default, (None, *numbers), {})[1:]
-        return float(low), float(high)
-    return None
+    chosen = [
+        GRADIENT.choose(problem._replace(gradient=which)) if is_wanted else None
+        for which, is_wanted in zip(("image", "filters"), wanted, strict=True)
+    ]
+    found: list[Any] = [None, None]
+    for kernel in GRADIENT.rows:
+        of = [each is kernel for each in chosen]
+        if any(of):
+            assert kernel.lower is not None
+            made = kernel.lower(grad, x, weight, problem, (of[0], of[1]))
+            found = [new if is_its else old for new, old, is_its in zip(made, found, of, strict=True)]
+    return found[0], found[1]

@@ -15,29 +15,44 @@ import torch
 from ...common import config
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
+from .convolution_problem import ConvolutionProblem, is_2d, is_float32, is_gradient_of
 
 #: Channels in a vector of the processor's, of which the kernel needs one.
 LANES = 16
 
 
-def pays(x: Any, weight: Any, geometry: Any, platform: str) -> bool:
-    """Whether the kernel takes a convolution of this image, an array with its channels last, and is faster than
-    oneDNN's, which is as fast with filters of 3×3.
-    """
-    if platform != "cpu" or x.ndim != 4 or x.dtype != jnp.float32 or x.size == 0 or geometry.transposed:
-        return False
-    side, across = weight.shape[2:]
-    if side != across or side not in (5, 7) or len({*geometry.stride}) > 1 or {*geometry.dilation} != {1}:
-        return False
-    if not geometry.groups == x.shape[-1] == weight.shape[0] >= LANES:
-        return False
-    return config.direct_convolutions() and _is_built() and aten_bridge.available()
+def accepts(problem: ConvolutionProblem) -> Verdict:
+    """Whether the kernel computes the gradient, and faster than oneDNN's, which is as fast with filters of 3×3."""
+    stride, _, dilation, _, _, groups = problem.geometry
+    return (
+        is_gradient_of(problem, "filters")
+        and is_2d(problem)
+        and is_float32(problem)
+        and (0 not in problem.image or Refused("there are no images"))
+        and (groups == problem.image[1] == problem.filters[0] or Refused("it does not convolve each channel by itself"))
+        and (groups >= LANES or Refused(f"{groups} channels are fewer than {LANES}"))
+        and (problem.filters[2:] in ((5, 5), (7, 7)) or Refused("the filters are not of 5x5 or 7x7"))
+        and (len({*stride}) == 1 == max(dilation) or Refused("strides differ, or it is dilated"))
+        and available(problem.platform)
+    )
+
+
+def available(platform: str) -> Verdict:
+    """Whether the kernel is there."""
+    return (
+        kernels.on_cpu(platform)
+        and (config.direct_convolutions() or Refused("XLA_CPU_DIRECT_CONVOLUTIONS is off"))
+        and kernels.has_wide_vectors()
+        and kernels.works(_is_built, "depthwise_gradient")
+    )
 
 
 @functools.cache
 def _is_built() -> bool:
     # measured with vectors of 512 bits, which keep the sums in registers
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if not kernels.has_wide_vectors():
         return False
     image = torch.ones(1, LANES, 5, 5).contiguous(memory_format=torch.channels_last)
     gradient, ones = image[..., :1, :1], torch.ones(5, 5, LANES)
@@ -57,3 +72,10 @@ def of_filters(grad: Any, x: Any, weight: Any, geometry: Any) -> Any:
     like = jax.ShapeDtypeStruct((side, side, channels), x.dtype)
     (made,) = aten_bridge.call("lazy_runtime_kernels::depthwise_gradient", operands, [like])
     return jnp.transpose(made, (2, 0, 1))[:, None]
+
+
+def _lower(grad: Any, x: Any, weight: Any, problem: ConvolutionProblem, wanted: tuple[bool, bool]) -> Any:
+    return None, of_filters(grad, x, weight, problem.geometry)
+
+
+KERNEL = Kernel("depthwise, filters", accepts, _lower, available, lambda: {"least channels": LANES})

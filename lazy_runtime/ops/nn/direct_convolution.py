@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,17 +15,23 @@ import torch
 
 from ...common import config
 from ...lowering import aten_bridge
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
 from ..registry import op
-from . import convolution_kernels
+from . import prepacked_convolution
+from .convolution_problem import ConvolutionProblem, can_pack, is_float32, is_large
 
 #: Channels in a vector of the processor's, of which the kernel for each channel by itself needs one.
 LANES = 16
+
+#: Multiplications that a convolution of 1x1 must have. Smaller ones are XLA's own products, fused with what is around.
+LEAST_POINTWISE = 1 << 16
 
 
 @functools.cache
 def _is_built(name: str) -> bool:
     # measured with vectors of 512 bits, which keep a channel's filters in registers
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and aten_bridge.kernel_works(name, _TRIALS[name])
+    return bool(kernels.has_wide_vectors()) and aten_bridge.kernel_works(name, _TRIALS[name])
 
 
 def _is_right_pointwise(kernel: Any) -> bool:
@@ -49,42 +54,59 @@ def _is_right_depthwise(kernel: Any) -> bool:
 _TRIALS = {"pointwise": _is_right_pointwise, "depthwise": _is_right_depthwise}
 
 
-def is_available(name: str, platform: str, dtype: Any) -> bool:
-    """Whether one of the kernels, "pointwise" or "depthwise", is there for a dtype, torch's or numpy's."""
-    is_float32 = str(dtype).removeprefix("torch.") == "float32"
-    if platform != "cpu" or not is_float32 or not config.direct_convolutions() or not aten_bridge.available():
-        return False
-    return _is_built(name)
+def available(name: str, platform: str) -> Verdict:
+    """Whether one of the kernels, "pointwise" or "depthwise", is there."""
+    return (
+        kernels.on_cpu(platform)
+        and (config.direct_convolutions() or Refused("XLA_CPU_DIRECT_CONVOLUTIONS is off"))
+        and kernels.has_wide_vectors()
+        and kernels.works(functools.partial(_is_built, name), name)
+    )
 
 
-def is_pointwise(size: Sequence[int], image_size: Sequence[int], *geometry: Any, dtype: Any, platform: str) -> bool:
-    """Whether a convolution is one of 1x1 that the kernel computes.
-
-    Args:
-        size: of the filters; all sizes in torch's order.
-        geometry: stride, padding, dilation and groups.
-        dtype: torch's or numpy's.
-        platform: where it is computed.
-    """
-    stride, padding, _, groups = geometry
-    is_one = [*size[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
-    return is_one and math.prod(image_size) > 0 and is_available("pointwise", platform, dtype)
-
-
-def is_depthwise(size: Sequence[int], image_size: Sequence[int], *geometry: Any, dtype: Any, platform: str) -> bool:
-    """Whether a convolution is one of each channel by itself that the kernel computes; as `is_pointwise`."""
-    stride, _, dilation, groups = geometry
-    side, across = size[2:]
-    if side != across or side not in (3, 5) or stride[0] != stride[1] or [*dilation] != [1, 1]:
-        return False
-    if not groups == image_size[1] == size[0] >= LANES or math.prod(image_size) == 0:
-        return False
-    return is_available("depthwise", platform, dtype)
+def accepts_pointwise(problem: ConvolutionProblem) -> Verdict:
+    """Whether a convolution is one of 1x1 with kept filters that the kernel computes."""
+    stride, padding, _, _, _, groups = problem.geometry
+    is_one = [*problem.filters[2:], *stride, *padding, groups] == [1, 1, 1, 1, 0, 0, 1]
+    return (
+        can_pack(problem)
+        and is_float32(problem)
+        and (is_one or Refused("it is not of 1x1, or strided, padded or grouped"))
+        and (not problem.is_empty or Refused("there are no images"))
+        and is_large(problem, LEAST_POINTWISE)
+        and available("pointwise", problem.platform)
+    )
 
 
-# the small ones are XLA's own products, fused with what is around them
-convolution_kernels.define("pointwise", is_pointwise, lambda size: [math.prod(size)], smallest=1 << 16)
-convolution_kernels.define("depthwise", is_depthwise, lambda size: [*size[2:], size[0]])
+def accepts_depthwise(problem: ConvolutionProblem) -> Verdict:
+    """Whether a convolution is one of each channel by itself with kept filters that the kernel computes."""
+    stride, _, dilation, _, _, groups = problem.geometry
+    return (
+        can_pack(problem)
+        and is_float32(problem)
+        and (groups == problem.image[1] == problem.filters[0] or Refused("it does not convolve each channel by itself"))
+        and (groups >= LANES or Refused(f"{groups} channels are fewer than {LANES}"))
+        and (problem.filters[2:] in ((3, 3), (5, 5)) or Refused("the filters are not of 3x3 or 5x5"))
+        and ((stride[0] == stride[1] and {*dilation} == {1}) or Refused("strides differ, or it is dilated"))
+        and (not problem.is_empty or Refused("there are no images"))
+        and available("depthwise", problem.platform)
+    )
+
+
+POINTWISE = Kernel(
+    "pointwise, packed filters",
+    accepts_pointwise,
+    available=functools.partial(available, "pointwise"),
+    thresholds=lambda: {"least multiplications": LEAST_POINTWISE},
+    packing=prepacked_convolution.define("pointwise", lambda size: [math.prod(size)]),
+)
+DEPTHWISE = Kernel(
+    "depthwise, packed filters",
+    accepts_depthwise,
+    available=functools.partial(available, "depthwise"),
+    thresholds=lambda: {"least channels": LANES},
+    packing=prepacked_convolution.define("depthwise", lambda size: [*size[2:], size[0]]),
+)
 
 
 @op("lazy_runtime::pointwise_filters")
@@ -104,7 +126,7 @@ def pointwise_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with filters of 1x1 in the kernel's order."""
-    return convolution_kernels.call("pointwise", image, filters, bias, [], out.shape, other, then, numbers)
+    return prepacked_convolution.call("pointwise", image, filters, bias, [], out.shape, other, then, numbers)
 
 
 @op("lazy_runtime::depthwise_convolution", channels_last=True, parts=True, products=True)
@@ -113,4 +135,4 @@ def depthwise_convolution(
 ):
     """As `packed_convolution`, with filters of one channel each in the kernel's order."""
     geometry = [stride[0], list(padding)]
-    return convolution_kernels.call("depthwise", image, filters, bias, geometry, out.shape, other, then, numbers)
+    return prepacked_convolution.call("depthwise", image, filters, bias, geometry, out.shape, other, then, numbers)

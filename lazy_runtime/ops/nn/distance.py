@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from ..linalg.matmul import product
+from ..linalg.matmul_xla import product
 from ..registry import op
 
 #: with more rows than this, torch's kernel takes Euclidean distances from matrix products unless told otherwise

@@ -18,7 +18,7 @@ import torch
 from ...ir import dtypes
 from ...lowering.layout import Transposed
 from ..indexing.reduction import opmath
-from ..linalg import matmul
+from ..linalg import matmul_kernels
 from ..registry import op
 
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
@@ -122,13 +122,13 @@ class _Products:
         self._bias = None if bias is None else opmath(bias)
 
     def gates(self, hidden: Any) -> Any:
-        found = opmath(matmul.linear_product(hidden.astype(self.weight.dtype), self.weight, self._platform))
+        found = opmath(matmul_kernels.linear_product(hidden.astype(self.weight.dtype), self.weight, self._platform))
         return found if self._bias is None else found + self._bias
 
     def projected(self, x: Any) -> Any:
         if self.projection is None:
             return x
-        return opmath(matmul.linear_product(x.astype(self.projection.dtype), self.projection, self._platform))
+        return opmath(matmul_kernels.linear_product(x.astype(self.projection.dtype), self.projection, self._platform))
 
     def hidden_gradient(self, gates: Any) -> Any:
         return self._back(gates, self.weight)
@@ -139,10 +139,10 @@ class _Products:
     def of_steps(self, grads: Any, inputs: Any, like: Any) -> Any:
         """The gradient of a weight: the sum over all steps, as one product."""
         grads, inputs = (x.reshape(-1, x.shape[-1]).astype(like.dtype) for x in (grads, inputs))
-        return matmul.of_matrices(Transposed(grads), inputs, self._platform)
+        return matmul_kernels.matmul(Transposed(grads), inputs, self._platform)
 
     def _back(self, grads: Any, weight: Any) -> Any:
-        return opmath(matmul.of_matrices(grads.astype(weight.dtype), weight, self._platform))
+        return opmath(matmul_kernels.matmul(grads.astype(weight.dtype), weight, self._platform))
 
 
 # ---- forward: (hidden, cell or None), inputs' gates → the next ones, and what the backward pass reads

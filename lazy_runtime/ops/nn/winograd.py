@@ -18,9 +18,12 @@ import torch
 
 from ...common import config
 from ...lowering import aten_bridge
-from ...lowering.layout import ChannelsLast
+from ...lowering.layout import ChannelsLast, logical
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
 from ..registry import op
-from . import convolution_kernels
+from . import prepacked_convolution
+from .convolution_problem import ConvolutionProblem, can_pack, is_2d, is_float32, is_gradient_of
 
 #: Pixels of a tile's side, what it is computed from, and the numbers of products.
 TILE, POINTS = 4, 36
@@ -39,46 +42,60 @@ def _compute_one(kernel: Any) -> bool:
     return True
 
 
-@functools.cache
-def _is_available(platform: str, dtype: str) -> bool:
-    return platform == "cpu" and dtype == "float32" and _is_built()
+def available(platform: str) -> Verdict:
+    """Whether the kernel is there."""
+    return (
+        kernels.on_cpu(platform)
+        and (config.winograd() or Refused("XLA_CPU_WINOGRAD is off"))
+        and kernels.works(_is_built, "winograd")
+    )
 
 
-def pays(
-    size: Sequence[int],
-    image_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    dtype: Any,
-    platform: str,
-    kept: bool,
-) -> bool:
-    """Whether a convolution is one for this algorithm, and large enough.
-
-    Args:
-        size: of the filters; all sizes in torch's order.
-        dtype: torch's or numpy's.
-        platform: where it is computed.
-        kept: the filters are transformed once for many calls.
-    """
-    if not _is_computed(size, stride, dilation, groups):
-        return False
-    pixels, tiles = _pixels_and_tiles(image_size, padding)
-    # measured: each number of the filters has to be used so often, and half of the products saved
-    if tiles < 8 or 9 * pixels < 2 * POINTS * tiles:
-        return False
-    if not kept and pixels < LEAST_PIXELS:
-        return False
-    return _is_available(platform, str(dtype).removeprefix("torch.")) and config.winograd() and aten_bridge.available()
+def accepts(problem: ConvolutionProblem) -> Verdict:
+    """Whether a convolution is one for this algorithm, and large enough."""
+    return (
+        is_2d(problem)
+        and (not problem.kept_on or can_pack(problem))
+        and is_float32(problem)
+        and _is_computed(problem)
+        and _saves_products(problem)
+        and available(problem.platform)
+    )
 
 
-def _is_computed(size: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int) -> bool:
+def accepts_image_gradient(problem: ConvolutionProblem) -> Verdict:
+    """Whether the gradient of the image, a convolution with the filters turned, is one for this algorithm."""
+    padding = max(problem.geometry.padding)
+    return (
+        is_gradient_of(problem, "image")
+        and accepts(problem)
+        and (padding <= 2 or Refused(f"the padding of {padding} is larger than the filters' reach of 2"))
+    )
+
+
+def _is_computed(problem: ConvolutionProblem) -> Verdict:
     """Whether the kernels take such a convolution."""
-    has_vectors = size[0] % _LANES == 0 and size[1] % _LANES == 0
-    return tuple(size[2:]) == (3, 3) and [*stride, *dilation, groups] == [1] * 5 and has_vectors
+    stride, _, dilation, _, _, groups = problem.geometry
+    out, channels, *side = problem.filters
+    return (
+        (side == [3, 3] or Refused("the filters are not of 3x3"))
+        and ([*stride, *dilation, groups] == [1] * 5 or Refused("it is strided, dilated or grouped"))
+        and (out % _LANES == channels % _LANES == 0 or Refused(f"channels are no multiples of {_LANES}"))
+    )
+
+
+def _saves_products(problem: ConvolutionProblem) -> Verdict:
+    pixels, tiles = _pixels_and_tiles(problem.image, problem.geometry.padding)
+    # measured: each number of the filters has to be used so often, and half of the products saved
+    return (
+        (tiles >= LEAST_TILES or Refused(f"{tiles} tiles of {TILE}x{TILE} pixels are fewer than {LEAST_TILES}"))
+        and (9 * pixels >= 2 * POINTS * tiles or Refused("less than half of the products are saved: tiles stick out"))
+        and (
+            bool(problem.kept_on)
+            or pixels >= LEAST_PIXELS
+            or Refused(f"filters are transformed at each call, for {pixels} pixels, fewer than {LEAST_PIXELS}")
+        )
+    )
 
 
 def _pixels_and_tiles(image_size: Sequence[int], padding: Sequence[int]) -> tuple[int, int]:
@@ -86,6 +103,9 @@ def _pixels_and_tiles(image_size: Sequence[int], padding: Sequence[int]) -> tupl
     results = [max(0, side + 2 * padded - 2) for side, padded in zip(image_size[2:], padding, strict=True)]
     return image_size[0] * math.prod(results), image_size[0] * math.prod(-(-side // TILE) for side in results)
 
+
+#: Tiles from which on it pays to read the filters, which take four times the memory.
+LEAST_TILES = 8
 
 #: Pixels from which on a convolution saves more than it takes to transform its filters. Measured on Zen 4, when it
 #: took 14 ns for one of 3x3 (since then less); it saves 0.05 for each of its pixels.
@@ -111,7 +131,7 @@ def transform(filters: Any, backward: bool = False) -> Any:
     return made
 
 
-convolution_kernels.define("winograd", functools.partial(pays, kept=True), lambda size: filters_shape(size[0], size[1]))
+_PACKING = prepacked_convolution.define("winograd", lambda size: filters_shape(size[0], size[1]))
 
 
 @op("lazy_runtime::winograd_filters")
@@ -124,7 +144,9 @@ def winograd_convolution(
     image, filters, bias, size, stride, padding, dilation, groups, other=None, then=None, numbers=(), *, out
 ):
     """As `packed_convolution`, with transformed filters."""
-    return convolution_kernels.call("winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers)
+    return prepacked_convolution.call(
+        "winograd", image, filters, bias, [list(padding)], out.shape, other, then, numbers
+    )
 
 
 def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int], shape: Sequence[int]) -> Any:
@@ -133,7 +155,7 @@ def convolve(image: ChannelsLast, filters: Any, bias: Any, padding: Sequence[int
     Args:
         shape: of the result, in torch's order.
     """
-    return convolution_kernels.call("winograd", image, filters, bias, [list(padding)], shape)
+    return prepacked_convolution.call("winograd", image, filters, bias, [list(padding)], shape)
 
 
 # ---- the gradient of the filters (native/winograd_gradient.cpp)
@@ -155,26 +177,37 @@ def _is_gradient_built() -> bool:
     )
 
 
-def gradient_pays(
-    size: Sequence[int],
-    image_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    dtype: Any,
-    platform: str,
-) -> bool:
-    """Whether the gradient of a convolution's filters is one for this algorithm, and large enough; as `pays`."""
-    if platform != "cpu" or str(dtype).removeprefix("torch.") != "float32":
-        return False
-    if not _is_computed(size, stride, dilation, groups) or min(size[:2]) < LEAST_CHANNELS_OF_GRADIENT:
-        return False
-    pixels, tiles = _pixels_and_tiles(image_size, padding)
-    if tiles < LEAST_TILES_OF_GRADIENT or 9 * pixels < 2 * POINTS * tiles:
-        return False
-    return _is_gradient_built() and config.winograd() and aten_bridge.available()
+def available_gradient(platform: str) -> Verdict:
+    """Whether the kernel of the filters' gradient is there."""
+    return (
+        kernels.on_cpu(platform)
+        and (config.winograd() or Refused("XLA_CPU_WINOGRAD is off"))
+        and kernels.has_wide_vectors()
+        and kernels.works(_is_gradient_built, "winograd_gradient")
+    )
+
+
+def accepts_filters_gradient(problem: ConvolutionProblem) -> Verdict:
+    """Whether the gradient of the filters is one for this algorithm, and large enough."""
+    return (
+        is_gradient_of(problem, "filters")
+        and is_2d(problem)
+        and is_float32(problem)
+        and _is_computed(problem)
+        and _gradient_saves_products(problem)
+        and available_gradient(problem.platform)
+    )
+
+
+def _gradient_saves_products(problem: ConvolutionProblem) -> Verdict:
+    channels = min(problem.filters[:2])
+    pixels, tiles = _pixels_and_tiles(problem.image, problem.geometry.padding)
+    least = LEAST_TILES_OF_GRADIENT
+    return (
+        (channels >= LEAST_CHANNELS_OF_GRADIENT or Refused(f"channels are fewer than {LEAST_CHANNELS_OF_GRADIENT}"))
+        and (tiles >= least or Refused(f"{tiles} tiles of {TILE}x{TILE} pixels are fewer than {least}"))
+        and (9 * pixels >= 2 * POINTS * tiles or Refused("less than half of the products are saved: tiles stick out"))
+    )
 
 
 def gradient(grad: ChannelsLast, image: ChannelsLast, padding: Sequence[int]) -> Any:
@@ -182,3 +215,36 @@ def gradient(grad: ChannelsLast, image: ChannelsLast, padding: Sequence[int]) ->
     like = jax.ShapeDtypeStruct((grad.shape[1], image.shape[1], 3, 3), image.dtype)
     (made,) = aten_bridge.call("lazy_runtime_kernels::winograd_gradient", [grad, image, list(padding)], [like])
     return made
+
+
+# ---- the rows
+
+
+def _convolve(x: Any, weight: Any, bias: Any, shape: Sequence[int], problem: ConvolutionProblem) -> Any:
+    filters = transform(logical(weight))
+    return convolve(ChannelsLast(x), filters, logical(bias), problem.geometry.padding, shape).physical
+
+
+def _image_gradient(grad: Any, x: Any, weight: Any, problem: ConvolutionProblem, wanted: tuple[bool, bool]) -> Any:
+    padding = [2 - padded for padded in problem.geometry.padding]
+    filters = transform(weight, backward=True)
+    return convolve(ChannelsLast(grad), filters, None, padding, problem.image).physical, None
+
+
+def _filters_gradient(grad: Any, x: Any, weight: Any, problem: ConvolutionProblem, wanted: tuple[bool, bool]) -> Any:
+    return None, gradient(ChannelsLast(grad), ChannelsLast(x), problem.geometry.padding)
+
+
+def _thresholds() -> dict[str, Any]:
+    return {"least tiles": LEAST_TILES, "least pixels of filters that are not kept": LEAST_PIXELS}
+
+
+KERNEL = Kernel("Winograd", accepts, _convolve, available, _thresholds, _PACKING)
+IMAGE_GRADIENT = Kernel("Winograd, image", accepts_image_gradient, _image_gradient, available, _thresholds)
+FILTERS_GRADIENT = Kernel(
+    "Winograd, filters",
+    accepts_filters_gradient,
+    _filters_gradient,
+    available_gradient,
+    lambda: {"least tiles": LEAST_TILES_OF_GRADIENT, "least channels": LEAST_CHANNELS_OF_GRADIENT},
+)

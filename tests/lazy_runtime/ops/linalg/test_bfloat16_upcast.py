@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lazy_runtime.common import processor
 from lazy_runtime.compilation import compiler
 from lazy_runtime.lowering import aten_bridge
-from lazy_runtime.ops.linalg import bfloat16_upcast, matmul
+from lazy_runtime.ops.linalg import bfloat16_upcast, matmul_aten, matmul_onednn
 from tests import native_part
 
 native_part.need_bridge()
@@ -23,8 +23,8 @@ BFLOAT16 = torch.bfloat16
 @pytest.fixture(params=["bfloat16", "float32"])
 def chosen(request, monkeypatch):
     monkeypatch.setenv("XLA_CPU_BFLOAT16_PRODUCTS", request.param)
-    monkeypatch.setattr(matmul, "SMALLEST_CALL", 1)
-    monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
+    for kernel, name in ((matmul_aten, "LEAST_BFLOAT16"), (matmul_aten, "LEAST_MKL"), (matmul_onednn, "LEAST")):
+        monkeypatch.setattr(kernel, name, 1)
     monkeypatch.setenv("XLA_CPU_PRODUCTS", "torch")
     compiler.clear()  # the graphs are the same
     yield request.param

@@ -12,7 +12,7 @@ from lazy_runtime.common import config, processor
 from lazy_runtime.compilation import compiler, kernel_thread
 from lazy_runtime.debug import compiling
 from lazy_runtime.lowering import aten_bridge, layout
-from lazy_runtime.ops.linalg import matmul
+from lazy_runtime.ops.linalg import matmul_aten, matmul_onednn, matmul_xla
 from tests import native_part
 from tests.lazy_runtime.ops.comparison import check, rand
 
@@ -29,8 +29,8 @@ def normal(*sizes, dtype=BFLOAT16):
 def calls(monkeypatch):
     """The operators that programs call, whatever the sizes; with each, how its operands lie."""
     found = []
-    monkeypatch.setattr(matmul, "SMALLEST_CALL", 1)
-    monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
+    for kernel, name in ((matmul_aten, "LEAST_BFLOAT16"), (matmul_aten, "LEAST_MKL"), (matmul_onednn, "LEAST")):
+        monkeypatch.setattr(kernel, name, 1)
     called = aten_bridge.call
 
     def call(name, arguments, results):
@@ -203,8 +203,8 @@ def test_others_are_xlas(calls, monkeypatch, dtype):
 
 def test_small_products_are_no_calls(calls, monkeypatch):
     monkeypatch.setenv("XLA_CPU_PRODUCTS", "torch")
-    for name, dtype in (("SMALLEST_CALL", BFLOAT16), ("SMALLEST_CALL_OF_MKL", torch.float32)):
-        monkeypatch.setattr(matmul, name, 17 * 17 * 30 + 1)
+    for name, dtype in (("LEAST_BFLOAT16", BFLOAT16), ("LEAST_MKL", torch.float32)):
+        monkeypatch.setattr(matmul_aten, name, 17 * 17 * 30 + 1)
         x = normal(17, 30, dtype=dtype).to("xla")
         (x @ x.t()).cpu()
     assert not calls
@@ -260,7 +260,7 @@ def test_a_whole_program_compiled():
 @pytest.mark.parametrize("shape", [(1, 512), (1, 1, 512)])
 def test_a_weight_is_not_copied_for_one_row(shape):
     x, weight = jnp.ones(shape), jnp.ones((700, 512))
-    program = jax.jit(lambda x, weight: matmul.product(x, weight.T)).lower(x, weight).compile()
+    program = jax.jit(lambda x, weight: matmul_xla.product(x, weight.T)).lower(x, weight).compile()
     assert program(x, weight).shape == (*shape[:-1], 700)
     assert " copy(" not in program.as_text()
 

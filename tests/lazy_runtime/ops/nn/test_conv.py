@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from lazy_runtime.common import processor
 from lazy_runtime.compilation import compiler
 from lazy_runtime.lowering import aten_bridge
-from lazy_runtime.ops.linalg import matmul, packed
-from lazy_runtime.ops.nn import conv
+from lazy_runtime.ops.linalg import matmul_aten, packed
+from lazy_runtime.ops.nn import convolution_aten
 from tests import native_part
 from tests.lazy_runtime.ops.comparison import check, rand
 
@@ -138,7 +138,7 @@ def least_copied(monkeypatch):
     native_part.need_bridge()
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(conv, "LEAST_COPIED", 1)
+    monkeypatch.setattr(convolution_aten, "LEAST_COPIED", 1)
     compiler.clear()
     yield
     compiler.clear()
@@ -171,7 +171,7 @@ def test_a_large_weight(bridged):
 def test_products_over_the_channels(bridged, monkeypatch, name, owner):
     compiler.clear()
     monkeypatch.setenv("XLA_CPU_PRODUCTS", owner)
-    monkeypatch.setattr(matmul, "SMALLEST_CALL_OF_MKL", 1)
+    monkeypatch.setattr(matmul_aten, "LEAST_MKL", 1)
     convolve(CONV, *GEOMETRIES[name], bias=True, dtype=torch.float32)
     assert bridged == (["mm.out"] * 3 if owner == "torch" else [])
     compiler.clear()
@@ -188,7 +188,7 @@ def test_products_of_many_pixels_are_onednns_on_amd(bridged, monkeypatch, name, 
     shape = F.conv2d(rand(*image), rand(*filters), **options).shape
     pixels = shape[0] * shape[2] * shape[3]
     for least, expected in (pixels, ["convolution", "convolution_backward"] if is_amd else []), (pixels + 1, []):
-        monkeypatch.setattr(conv, "LEAST_PIXELS", least)
+        monkeypatch.setattr(convolution_aten, "LEAST_PIXELS", least)
         bridged.clear()
         compiler.clear()
         convolve(CONV, image, filters, options, bias=True, dtype=torch.float32)

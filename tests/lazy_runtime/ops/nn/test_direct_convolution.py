@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lazy_runtime.ops.nn import direct_convolution
+from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
 from tests import native_part
 
 pytestmark = [
@@ -124,6 +125,14 @@ def test_filters_that_do_not_fit_are_an_error():
 _GEOMETRY = ([1, 1], [0, 0], [1, 1], 1)
 
 
+def _problem(size, geometry, dtype=torch.float32, platform="cpu"):
+    """A convolution of two images of 64 channels, whose filters are kept."""
+    stride, padding, dilation, groups = geometry
+    where = Geometry.of(2, stride, padding, dilation, False, [0, 0], groups)
+    name = str(dtype).removeprefix("torch.")
+    return ConvolutionProblem((2, 64, 9, 9), size, where, name, platform, name, name, kept_on="xla")
+
+
 @pytest.mark.parametrize(
     ("size", "geometry", "options"),
     [
@@ -142,13 +151,12 @@ _GEOMETRY = ([1, 1], [0, 0], [1, 1], 1)
     ],
 )
 def test_others_are_left_alone(size, geometry, options):
-    where = {"dtype": torch.float32, "platform": "cpu", **options}
-    for takes in (direct_convolution.is_pointwise, direct_convolution.is_depthwise):
-        assert not takes(size, [2, 64, 9, 9], *geometry, **where)
+    for accepts in (direct_convolution.accepts_pointwise, direct_convolution.accepts_depthwise):
+        assert not accepts(_problem(size, geometry, **options))
 
 
 def test_they_can_be_turned_off(monkeypatch):
-    where = {"dtype": torch.float32, "platform": "cpu"}
-    assert direct_convolution.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)
+    problem = _problem((64, 64, 1, 1), _GEOMETRY)
+    assert direct_convolution.accepts_pointwise(problem)
     monkeypatch.setenv("XLA_CPU_DIRECT_CONVOLUTIONS", "0")
-    assert not direct_convolution.is_pointwise((64, 64, 1, 1), [2, 64, 9, 9], *_GEOMETRY, **where)
+    assert not direct_convolution.accepts_pointwise(problem)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lazy_runtime.ops.nn import winograd
+from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
 from tests import native_part
 
 _SIZE = [4, 64, 56, 56]
@@ -13,7 +14,13 @@ _GEOMETRY = ([1, 1], [1, 1], [1, 1], 1)
 
 
 def _pays(filters: torch.Tensor, size=_SIZE, geometry=_GEOMETRY, platform: str = "cpu", kept=True) -> bool:
-    return winograd.pays(filters.shape, size, *geometry, dtype=filters.dtype, platform=platform, kept=kept)
+    stride, padding, dilation, groups = geometry
+    where = Geometry.of(2, stride, padding, dilation, False, [0, 0], groups)
+    dtype = str(filters.dtype).removeprefix("torch.")
+    problem = ConvolutionProblem(
+        tuple(size), tuple(filters.shape), where, dtype, platform, dtype, dtype, kept_on="xla" if kept else ""
+    )
+    return bool(winograd.accepts(problem))
 
 
 pytestmark = native_part.need_kernel(winograd._is_built)
