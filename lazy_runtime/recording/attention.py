@@ -19,6 +19,7 @@ from ..compat.torch import (
     peek_interpreter_stack,
 )
 from ..ops.nn import attention_aten, attention_blocks
+from ..ops.nn.attention_problem import AttentionProblem
 from ..platform import xla_devices
 
 aten = torch.ops.aten
@@ -88,7 +89,7 @@ def _is_one_operator(
     if rank < 2 or key.ndim != rank or value.ndim != rank or not query.dtype.is_floating_point:
         return False
     queries, keys, features = query.shape[-2], key.shape[-2], query.shape[-1]
-    if _are_few(query, keys) and not _has_kernel(query, value, mask, dropout_p):
+    if _are_few(query, keys) and not _has_kernel(query, key, value, mask, dropout_p, is_causal):
         return False
     fits = (
         query.dtype == key.dtype == value.dtype
@@ -113,7 +114,14 @@ def _are_few(query: torch.Tensor, keys: int) -> bool:
     )
 
 
-def _has_kernel(query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float) -> bool:
+def _has_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+) -> bool:
     """Whether torch's kernel for the CPU gives the output and all gradients."""
     if (mask is not None and mask.requires_grad) or not get_flash_sdp_enabled():
         return False
@@ -121,7 +129,8 @@ def _has_kernel(query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | N
     if platform == "xla":
         device = xla_devices.get(query.device)
         platform = device.platform if device.grid is None else "sharded"
-    return attention_aten.takes(platform, query, value, dropout_p)
+    problem = AttentionProblem.of(platform, query, key, value, mask, is_causal, dropout_p)
+    return bool(attention_aten.accepts(problem))
 
 
 def _fits(mask: torch.Tensor | None, query: torch.Tensor, keys: int, is_causal: bool) -> bool:

@@ -1,7 +1,6 @@
 """Scaled dot-product attention as one operator: torch's for the CPU, and ours (`lazy_runtime/recording/attention.py`).
 
-Where torch's kernel (`attention_aten.py`) or cuDNN's (`attention_cudnn.py`) does not take it, it is computed in blocks
-(`attention_blocks.py`).
+Which kernel computes it stands in `attention_kernels.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import jax.numpy as jnp
 import torch
 
 from ...lowering.layout import logical
-from ..indexing.reduction import opmath
 from ..probe import probed
 from ..registry import op
-from . import attention_aten, attention_blocks, attention_cudnn
 from .attention_blocks import Options
+from .attention_kernels import ATTENTION, GRADIENT
+from .attention_problem import AttentionProblem
 
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
 _library.define(
@@ -87,38 +86,15 @@ def _options(query, is_causal, scale, dropout_p=0.0, seed=None):
 
 def _forward(platform, query, key, value, mask, options):
     mask = logical(mask)
-    if attention_aten.takes(platform, query, value, options.dropout):
-        return attention_aten.forward(query, _for_each_head(key, query), _for_each_head(value, query), mask, options)
-    query, key, value = logical([query, key, value])
-    if attention_cudnn.takes(platform, query, key, value, mask, options):
-        return attention_cudnn.forward(query, key, value, options)
-    return attention_blocks.forward(query, _for_each_head(key, query), _for_each_head(value, query), mask, options)
+    problem = AttentionProblem.of(platform, query, key, value, mask, options.is_causal, options.dropout)
+    kernel = ATTENTION.choose(problem)
+    assert kernel.lower is not None
+    return kernel.lower(query, key, value, mask, options)
 
 
 def _backward(platform, grad, query, key, value, mask, attended, logsumexp, options, wants_mask=False):
-    mask, heads = logical(mask), key.shape
-    if attention_aten.takes(platform, query, value, options.dropout) and not wants_mask:
-        key, value = _for_each_head(key, query), _for_each_head(value, query)
-        grads = *attention_aten.backward(grad, query, key, value, mask, attended, logsumexp, options), None
-    else:
-        grad, query, key, value, attended, logsumexp = logical([grad, query, key, value, attended, logsumexp])
-        if attention_cudnn.takes(platform, query, key, value, mask, options):
-            return *attention_cudnn.backward(grad, query, key, value, options), None
-        key, value = _for_each_head(key, query), _for_each_head(value, query)
-        grads = attention_blocks.backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
-    return grads[0], _summed(grads[1], heads), _summed(grads[2], heads), grads[3]
-
-
-def _for_each_head(x, query):
-    """Keys or values with as many heads as the queries, which may share them in groups."""
-    if x.ndim < 3 or x.shape[-3] == query.shape[-3]:
-        return x
-    return jnp.repeat(logical(x), query.shape[-3] // x.shape[-3], axis=-3)
-
-
-def _summed(grad, shape):
-    """The gradient of `_for_each_head`; `shape` says how many heads there were."""
-    if len(shape) < 3 or grad.shape[-3] == shape[-3]:
-        return grad
-    groups = opmath(logical(grad)).reshape(*shape[:-2], -1, *grad.shape[-2:])
-    return groups.sum(-3).astype(grad.dtype)
+    mask = logical(mask)
+    problem = AttentionProblem.of(platform, query, key, value, mask, options.is_causal, options.dropout, wants_mask)
+    kernel = GRADIENT.choose(problem)
+    assert kernel.lower is not None
+    return kernel.lower(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)

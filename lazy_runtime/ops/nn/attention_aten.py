@@ -1,6 +1,6 @@
-"""Attention on the CPU in torch's own kernel (flash attention), which never holds the scores, or forward in ours
-(`attention_native.py`): by what was measured (docs/measurements.md) torch's takes less than half the time of products
-and softmax in XLA.
+"""Attention on the CPU in torch's own kernel (flash attention), which never holds the scores.
+
+By what was measured (docs/measurements.md) it takes less than half the time of products and softmax in XLA.
 """
 
 from __future__ import annotations
@@ -10,38 +10,51 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...lowering import aten_bridge
 from ...lowering.layout import HeadsLast, Permuted, Strided
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
 from ..linalg import bfloat16_upcast
-from . import attention_native
+from . import shared_heads
 from .attention_blocks import Options
+from .attention_problem import AttentionProblem, has_batches_of_heads, has_no_dropout
 
 _NAME = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
-def takes(platform: str, query: Any, value: Any, dropout: float) -> bool:
-    """Whether the kernel computes this attention.
-
-    Args:
-        query, value: arrays or tensors.
-    """
+def accepts(problem: AttentionProblem) -> Verdict:
+    """Whether the kernel computes this attention, forward and backward."""
     return (
-        platform == "cpu"
-        and dropout == 0
-        and query.ndim == 4
-        and query.shape[-1] == value.shape[-1]
-        and aten_bridge.available()
+        (problem.platform == "cpu" or Refused(f"it is for the CPU, not for {problem.platform}"))
+        and has_no_dropout(problem)
+        and has_batches_of_heads(problem)
+        and (problem.query[-1] == problem.value[-1] or Refused("values have other features than queries"))
+        and kernels.on_cpu(problem.platform)
     )
 
 
-def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
-    """As `attention_blocks.forward`, of arrays or `Permuted` ones, as are the results."""
+def accepts_gradient(problem: AttentionProblem) -> Verdict:
+    """Whether the kernel computes the gradients of this attention."""
+    return accepts(problem) and (not problem.wants_mask or Refused("it has no gradient of the mask"))
+
+
+def _forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
+    heads, added = operands(query, key, value, mask)
+    return call(_NAME, [*heads, 0.0, options.is_causal, added, options.scale], query)
+
+
+def operands(query: Any, key: Any, value: Any, mask: Any) -> tuple[list[HeadsLast | Strided], Any]:
+    """Queries, keys and values of as many heads, and the mask that is added to the scores, as the kernels take them."""
+    key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
     added = _added(mask, query)
-    heads = [*map(_lying, (query, key, value))]
-    if attention_native.takes(bfloat16_upcast.described("cpu", query), key.shape[2], added):
-        name, arguments = attention_native.NAME, [*heads, added, options.is_causal, options.scale]
-    else:
-        name, arguments = _NAME, [*heads, 0.0, options.is_causal, added, options.scale]
+    return [*map(_lying, (query, key, value))], added
+
+
+def call(name: str, arguments: list[Any], query: Any) -> tuple[Any, Any]:
+    """Calls a kernel of torch's or ours.
+
+    Returns:
+        Attention, and the logarithms of the sums of exponentials, as `attention_blocks.forward` gives them; `Permuted`.
+    """
     wide = jnp.promote_types(query.dtype, jnp.float32)
     attended = _described(query)
     logsumexp = HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))
@@ -49,16 +62,19 @@ def forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tu
     return attended.permuted, logsumexp.permuted
 
 
-def backward(
-    grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options
-) -> tuple[Any, Any, Any]:
-    """Gradients of the queries, the keys and the values; `forward` says of what."""
+def _backward(
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options,
+    wants_mask: bool,
+) -> tuple[Any, Any, Any, None]:  # fmt: skip
+    sizes = key.shape
+    key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
     heads = query, key, value
     arguments = [
         *map(_lying, (grad, *heads, attended, logsumexp)), 0.0, options.is_causal, _added(mask, query), options.scale
     ]  # fmt: skip
     grads = bfloat16_upcast.call("cpu", f"{_NAME}_backward", arguments, [*map(_described, heads)])
-    return grads[0].permuted, grads[1].permuted, grads[2].permuted
+    grad_query, grad_key, grad_value = (each.permuted for each in grads)
+    return grad_query, shared_heads.summed(grad_key, sizes), shared_heads.summed(grad_value, sizes), None
 
 
 def _lying(x: Any) -> HeadsLast | Strided:
@@ -81,3 +97,7 @@ def _added(mask: Any, query: Any) -> Any:
     if mask.dtype == bool:
         mask = jnp.where(mask, 0, -jnp.inf).astype(query.dtype)
     return mask.reshape((1,) * (query.ndim - mask.ndim) + mask.shape)
+
+
+KERNEL = Kernel("ATen", accepts, _forward, kernels.on_cpu)
+GRADIENT = Kernel("ATen", accepts_gradient, _backward, kernels.on_cpu)

@@ -16,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...lowering import precision
+from ...lowering.layout import logical
+from ..kernels import Kernel, Verdict
 from ..random import philox
+from . import shared_heads
+from .attention_problem import AttentionProblem
 
 #: Bytes of the scores of one block: what the caches of a processor hold. A few arrays of that size exist at a time.
 BLOCK_BYTES = 8 << 20
@@ -262,3 +266,40 @@ def _summed(parts: Sequence[Any], keys: int) -> Any:
 def _wide(x: Any) -> np.dtype:
     """The dtype of sums over elements of `x`."""
     return np.dtype(np.float32) if x.dtype.itemsize < 4 else x.dtype
+
+
+# ---- the rows
+
+
+def accepts(problem: AttentionProblem) -> Verdict:
+    """Every attention."""
+    return True
+
+
+def _forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
+    query, key, value = logical([query, key, value])
+    key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
+    return forward(query, key, value, mask, options)
+
+
+def _backward(
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, attended: Any, logsumexp: Any, options: Options,
+    wants_mask: bool,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    grad, query, key, value, attended, logsumexp = logical([grad, query, key, value, attended, logsumexp])
+    sizes = key.shape
+    key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
+    grads = backward(grad, query, key, value, mask, attended, logsumexp, options, wants_mask)
+    return grads[0], shared_heads.summed(grads[1], sizes), shared_heads.summed(grads[2], sizes), grads[3]
+
+
+def _thresholds() -> dict[str, Any]:
+    return {
+        "bytes of scores in a block": BLOCK_BYTES,
+        "most bytes of scores that are one block": WHOLE_BYTES,
+        "most scores of a head that are one block": WHOLE_SCORES,
+    }
+
+
+KERNEL = Kernel("XLA, in blocks", accepts, _forward, thresholds=_thresholds)
+GRADIENT = Kernel("XLA, in blocks", accepts, _backward, thresholds=_thresholds)

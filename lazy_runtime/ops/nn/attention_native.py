@@ -7,12 +7,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 import torch
 
 from ...lowering import aten_bridge
+from .. import kernels
+from ..kernels import Kernel, Refused, Verdict
+from ..linalg import bfloat16_upcast
+from . import attention_aten
+from .attention_blocks import Options
+from .attention_problem import AttentionProblem
 
-NAME = "lazy_runtime_kernels::attention"
+_NAME = "lazy_runtime_kernels::attention"
 
 #: Features of a head come in so many together, a vector of the processor's.
 LANES = 16
@@ -25,18 +30,30 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LEAST_QUERIES = 64
 
 
-def takes(query: Any, keys: int, mask: Any) -> bool:
-    """Whether the kernel computes this attention, of heads of the same features on the CPU and without dropout.
+def accepts(problem: AttentionProblem) -> Verdict:
+    """Whether the kernel computes this attention, and is worth packing its keys."""
+    dtype, mask = _computed(problem.platform, problem.dtype), problem.mask
+    queries, features, keys = *problem.query[-2:], problem.key[-2]
+    least = min(keys, LEAST_QUERIES)
+    return (
+        attention_aten.accepts(problem)
+        and (dtype in _DTYPES or Refused(f"it is for float32 and bfloat16, not {problem.dtype}"))
+        and (features % LANES == 0 or Refused(f"{features} features are no multiple of {LANES}"))
+        and (queries >= least or Refused(f"{queries} queries of {keys} keys are fewer than {least}"))
+        # a mask of bool is added in the queries' dtype
+        and (mask in ("", "bool", *_DTYPES) or Refused(f"it takes no mask of {mask}"))
+        and kernels.works(functools.partial(_works, dtype), "attention")
+    )
 
-    Args:
-        query, mask: arrays, the mask as it is added to the scores.
-        keys: of a head.
-    """
-    name = str(jnp.dtype(query.dtype))
-    *_, queries, features = query.shape
-    if name not in _DTYPES or features % LANES != 0 or queries < min(keys, LEAST_QUERIES):
-        return False
-    return (mask is None or str(mask.dtype) in _DTYPES) and _works(name)
+
+def _computed(platform: str, dtype: str) -> str:
+    """The dtype that the kernel gets for queries of this one."""
+    return "float32" if bfloat16_upcast.accepts(platform, dtype) else dtype
+
+
+def available(platform: str) -> Verdict:
+    """Whether the kernel is there, for one of its dtypes at least."""
+    return kernels.on_cpu(platform) and kernels.works(lambda: any(map(_works, _DTYPES)), "attention")
 
 
 @functools.cache
@@ -55,3 +72,17 @@ def _is_right(dtype: torch.dtype, kernel: Any) -> bool:
     found, _ = kernel(*(x.to(dtype) for x in (query, key, value)), None, False, 0.25)
     wanted = torch.softmax(query @ key.mT * 0.25, -1) @ value
     return torch.allclose(found.float(), wanted, rtol=0.02, atol=0.02)
+
+
+def _forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
+    heads, added = attention_aten.operands(query, key, value, mask)
+    return attention_aten.call(_NAME, [*heads, added, options.is_causal, options.scale], query)
+
+
+KERNEL = Kernel(
+    "native",
+    accepts,
+    _forward,
+    available,
+    lambda: {"features in multiples of": LANES, "least queries, where keys are more": LEAST_QUERIES},
+)

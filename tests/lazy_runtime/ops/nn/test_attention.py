@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from lazy_runtime.lowering.layout import Strided
+from lazy_runtime.ops import kernels
 from lazy_runtime.ops.linalg import bfloat16_upcast
 from lazy_runtime.ops.nn import attention_aten, attention_native
 from tests.lazy_runtime.ops.comparison import check, rand
@@ -20,7 +21,7 @@ FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 def compare(request, monkeypatch):
     """`check` for each of the ways that attention comes to XLA."""
     if "composed" in request.param:
-        monkeypatch.setattr(attention_aten, "takes", lambda *arguments: False)
+        monkeypatch.setattr(attention_aten, "accepts", lambda problem: kernels.Refused("this is a test"))
     if "compiled" not in request.param:
         yield check
         return
@@ -44,20 +45,15 @@ def qkv(queries=4, keys=6, features=8, values=8, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_our_kernel(compare, causal, dtype, monkeypatch, request):
-    taken, takes = set(), attention_native.takes
-
-    def noted(query, keys, mask):
-        taken.add(takes(query, keys, mask))
-        return takes(query, keys, mask)
-
-    monkeypatch.setattr(attention_native, "takes", noted)
+def test_our_kernel(compare, causal, dtype, request):
+    kernels.clear()
     compare(attention, *qkv(6, features=16, values=16, dtype=dtype), is_causal=causal)
     mask = torch.rand(2, 1, 6, 6) > 0.4
     mask[..., 0] = True
     compare(attention, *qkv(6, features=16, values=16, dtype=dtype), mask)
     if "composed" not in request.node.callspec.params["compare"]:
-        assert (True in taken) == (
+        taken = {choice.kernel for choice in kernels.choices() if choice.kind == "attention"}
+        assert (attention_native.KERNEL.name in taken) == (
             dtype != torch.float64 and attention_native._works(str(dtype).removeprefix("torch."))
         )
 

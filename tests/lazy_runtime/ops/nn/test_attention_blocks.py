@@ -12,8 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.debug import compiling
-from lazy_runtime.ops import registry
+from lazy_runtime.ops import kernels, registry
 from lazy_runtime.ops.nn import attention_aten, attention_blocks
+from lazy_runtime.ops.nn.attention_kernels import ATTENTION, GRADIENT
 from tests.lazy_runtime.ops.comparison import check, close, rand
 
 OURS = "xla::lazy_runtime::attention"
@@ -23,7 +24,9 @@ OURS = "xla::lazy_runtime::attention"
 def small(monkeypatch):
     """Blocks of four rows, however few there are, and no kernel of torch's."""
     with monkeypatch.context() as patched:
-        patched.setattr(attention_aten, "takes", lambda *arguments: False)
+        patched.setattr(attention_aten, "accepts", lambda problem: kernels.Refused("this is a test"))
+        patched.setattr(ATTENTION, "rows", (attention_blocks.KERNEL,))
+        patched.setattr(GRADIENT, "rows", (attention_blocks.GRADIENT,))
         patched.setattr(attention_blocks, "WHOLE_BYTES", 0)
         patched.setattr(attention_blocks, "WHOLE_SCORES", 0)
         patched.setattr(attention_blocks, "BLOCK_BYTES", 1)

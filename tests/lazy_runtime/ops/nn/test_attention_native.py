@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 
-import jax.numpy as jnp
 import pytest
 import torch
 
 from lazy_runtime.ops.nn import attention_native
+from lazy_runtime.ops.nn.attention_problem import AttentionProblem
 from tests import native_part
 
 native_part.need_bridge()  # which registers the kernel
@@ -122,11 +122,11 @@ def test_other_shapes_are_refused(dtype):
 
 
 def test_few_queries_of_many_keys_are_left_to_torch(dtype):
-    def takes(queries, keys):
-        query = jnp.zeros((1, 1, queries, 16), str(dtype).removeprefix("torch."))
-        return attention_native.takes(query, keys, None)
+    def accepts(queries, keys):
+        sizes = (1, 1, queries, 16), (1, 1, keys, 16), (1, 1, keys, 16)
+        return attention_native.accepts(AttentionProblem(*sizes, str(dtype).removeprefix("torch."), "cpu"))
 
-    assert takes(6, 6)
-    assert takes(64, 5000)
-    assert not takes(63, 5000)
-    assert not takes(1, 2)
+    assert accepts(6, 6)
+    assert accepts(64, 5000)
+    assert not accepts(63, 5000)
+    assert not accepts(1, 2)
