@@ -18,22 +18,10 @@ from . import batch_statistics
 # ---- batch norm, on images with their channels last
 
 
-def _over_channels(x) -> tuple[int, ...]:
-    return tuple(range(x.ndim - 1))
-
-
 def _affine(x, mean, invstd, weight, bias):
     scale = invstd if weight is None else invstd * opmath(weight)
     shift = -mean * scale if bias is None else opmath(bias) - mean * scale
     return ChannelsLast((opmath(x) * scale + shift).astype(x.dtype))
-
-
-def _statistics(x, platform):
-    if batch_statistics.pays(x, platform):
-        return batch_statistics.moments(x)
-    x = opmath(x)
-    mean = jnp.mean(x, _over_channels(x))
-    return mean, jnp.mean(jnp.square(x - mean), _over_channels(x))
 
 
 # Torch's meta kernels differ from its CPU kernels: they give mean and deviation of the batch in evaluation too, and
@@ -96,7 +84,7 @@ def batch_norm_functional(x, weight, bias, running_mean, running_var, training, 
         y, *saved = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps, out=out)
         return y, *saved, running_mean, running_var
     x = physical(x)
-    mean, var = _statistics(x, out[0].device.platform)
+    mean, var = batch_statistics.moments(x, out[0].device.platform)
     invstd = jax.lax.rsqrt(var + eps)
     count = x.size // x.shape[-1]
     unbiased = var * (count / max(count - 1, 1))
@@ -124,7 +112,7 @@ def _saved(mean, invstd, out):
 @op("aten::_native_batch_norm_legit.no_stats", channels_last=True, infer=_infer_no_stats)
 def batch_norm_no_stats(x, weight, bias, training, momentum, eps, *, out):
     x = physical(x)
-    mean, var = _statistics(x, out[0].device.platform)
+    mean, var = batch_statistics.moments(x, out[0].device.platform)
     invstd = jax.lax.rsqrt(var + eps)
     return _affine(x, mean, invstd, weight, bias), *_saved(mean, invstd, out)
 
@@ -149,7 +137,7 @@ def native_batch_norm_backward(
     dtype, platform, image = x.dtype, input_spec.device.platform, physical(x)
     grad, x = opmath(physical(grad)), opmath(image)
     if train and saved_mean.dtype != x.dtype:  # rounded to 16 bits
-        mean, var = _statistics(image, platform)
+        mean, var = batch_statistics.moments(image, platform)
         invstd = jax.lax.rsqrt(var + eps)
     elif train:
         mean, invstd = saved_mean, saved_invstd
@@ -157,12 +145,7 @@ def native_batch_norm_backward(
         mean, invstd = opmath(running_mean), jax.lax.rsqrt(opmath(running_var) + eps)
     scale = invstd if weight is None else invstd * opmath(weight)
     normalized = (x - mean) * invstd
-    if batch_statistics.pays(image, platform):
-        grad_bias, away = batch_statistics.gradients(grad, x, mean)
-        grad_weight = away * invstd
-    else:
-        grad_bias = jnp.sum(grad, _over_channels(x))
-        grad_weight = jnp.sum(grad * normalized, _over_channels(x))
+    grad_weight, grad_bias = batch_statistics.gradients(image, grad, x, mean, invstd, normalized, platform)
     inner = grad
     if train:
         count = x.size // x.shape[-1]
