@@ -16,6 +16,7 @@ from ..common import forking, interrupts, metrics
 from ..ir import dtypes, scalar_deduplication
 from ..ir.graph import Graph
 from ..lowering import aten_bridge, checks
+from ..ops import kernels
 from ..platform import host_memory
 from ..processes import collective_log, multihost_arrays, process_job, watchdog
 from . import capacity, fusion_emitters, lower, programs
@@ -42,6 +43,8 @@ class Executable:
         is_new: nobody has run it yet; `debug.compiling.ready` is told then, and takes the mark away.
         used: when it was last run: greater than that of all that were run before (`programs.now`).
         drops: how the compiled functions that have it let go of it.
+        choices: which kernels its operators took: (number of the call as in checks, choice). Empty if it was not
+            compiled here.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Executable:
         "_is_of_kernels",
         "_places",
         "checks",
+        "choices",
         "compile_ns",
         "compiled",
         "drops",
@@ -96,6 +100,7 @@ class Executable:
         self.is_new = True
         self.used = programs.now()
         self.drops: list[Callable[[], None]] = []
+        self.choices: Sequence[tuple[int, kernels.Choice]] = ()
 
     def __call__(
         self,
@@ -247,7 +252,8 @@ def compile_graph(plan: CompilePlan) -> Executable:
     # by its arguments jax knows where a program is to run; there may be none
     with dtypes.x64(), jax.default_device(graph.device.jax_device):
         function = _of_ranks(plan, lower.to_function(plan, physical, checked))
-        lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
+        with kernels.collected() as choices:
+            lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
         interrupts.raise_caught()
         compiled = _compile(lowered, fusion_emitters.options(graph, lowered), dict(graph.options))
     capacity.refuse_program(graph, compiled)
@@ -258,6 +264,7 @@ def compile_graph(plan: CompilePlan) -> Executable:
         plan.place.store(lowered, compiled, physical, len(checked))
     found = Executable(plan, compiled, frozenset(physical), tuple(checked))
     found.compile_ns = took
+    found.choices = choices
     return found
 
 

@@ -12,10 +12,11 @@ from ..common.on_demand import submodules
 if TYPE_CHECKING:
     from ..cache.disk_cache import Lookup
     from .compiling import Compilation
+    from .kernel_choices import KernelChoice
     from .recompile_reasons import Recompilation
     from .unplanned_syncs import Wait
 
-__all__ = ["cache_lookups", "compilations", "recompiles", "syncs"]
+__all__ = ["cache_lookups", "compilations", "kernels", "recompiles", "syncs"]
 
 __getattr__ = submodules(__name__, "graph_saver", "metrics", "metrics_saver", "profiler")
 
@@ -54,3 +55,16 @@ def cache_lookups() -> list[Lookup]:
     from ..cache import disk_cache
 
     return disk_cache.lookups()
+
+
+def kernels() -> list[KernelChoice]:
+    """Which kernel computes each convolution, product, attention and batch norm, and why those before it do not.
+
+    Returns:
+        First the choices for weights that inference keeps, then those of each program that this process compiled, both
+        oldest first. A program that came from the disk was not lowered, and has none.
+    """
+    from . import compiling, kernel_choices
+
+    programs = (choice for compilation in compiling.compilations() for choice in compilation.kernels)
+    return [*kernel_choices.of_kept_weights(), *programs]

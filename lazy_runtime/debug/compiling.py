@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..common import metrics, output, source_locations
 from ..common.source_locations import Line
-from . import reports
+from . import kernel_choices, reports
 from .formats import bytes_text, counted, duration, quantity
 from .recompile_reasons import Recompilation, Seen, explain, nearest
 
@@ -95,6 +95,7 @@ class Compilation:
         seconds: what it took; 0 where the program came from the cache on disk.
         when: seconds since the epoch.
         operators, inputs, outputs, donated: how many the graph has; of the inputs, how many are reused for outputs.
+        kernels: which kernels its operators took, and why not those before; empty where the program came from there.
         cost: XLA's analysis; None where the platform gives none. It is made when it is first asked for.
     """
 
@@ -109,6 +110,7 @@ class Compilation:
         self.inputs = len(graph.leaves)
         self.outputs = len(graph.outputs)
         self.donated = len(graph.donated)
+        self.kernels = kernel_choices.of_program(executable.choices, graph, origin.name, origin.lines)
         self._executable = weakref.ref(executable)
         self._cost: Cost | None = None
         self._analysed = False

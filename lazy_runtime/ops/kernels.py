@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..common import output
-from ..lowering import aten_bridge
+from ..lowering import aten_bridge, checks
 
 
 class Refused:
@@ -119,16 +119,25 @@ class Choice(NamedTuple):
         problem: what was to be computed.
         kernel: name of the row; None where no row packs the weight.
         refused: (row, reason) of the rows before it.
+        is_packing: it was made for a weight that is kept, before the program was lowered.
     """
 
     kind: str
     problem: Any
     kernel: str | None
     refused: tuple[tuple[str, str], ...]
+    is_packing: bool = False
 
     def __str__(self) -> str:
-        lines = [f"{self.kind} {self.problem}: {self.kernel or 'nothing is packed'}"]
-        return "\n".join([*lines, *(f"  not {row}: {reason}" for row, reason in self.refused)])
+        what = f"{self.kind} with a kept weight" if self.is_packing else self.kind
+        taken = self.kernel or "the weight stays as it is"
+        rows = [f"  not {row}: {reason}" for row, reason in self.refused]
+        return "\n".join([f"{what}, {self.problem}: {taken}", *rows])
+
+
+def sizes(shape: Sequence[int]) -> str:
+    """`4x3x32x32`; a size that varies from call to call is `?`."""
+    return "x".join("?" if size < 0 else str(size) for size in shape)
 
 
 class Table:
@@ -155,16 +164,18 @@ class Table:
         Raises:
             NotImplementedError: none does.
         """
-        found, refused = self._first(problem, [row for row in self.rows if row.lower is not None])
+        found, refused = self._first(problem, self.rows)
         if found is None:
             raise NotImplementedError(str(Choice(self.kind, problem, None, refused)))
         return found
 
     def choose_packing(self, problem: Any) -> Kernel | None:
         """The first kernel that packs the problem's weight, which is kept; None if the weight stays as it is."""
-        return self._first(problem, [row for row in self.rows if row.packing is not None])[0]
+        return self._first(problem, [row for row in self.rows if row.packing is not None], is_packing=True)[0]
 
-    def _first(self, problem: Any, rows: Sequence[Kernel]) -> tuple[Kernel | None, tuple[tuple[str, str], ...]]:
+    def _first(
+        self, problem: Any, rows: Sequence[Kernel], is_packing: bool = False
+    ) -> tuple[Kernel | None, tuple[tuple[str, str], ...]]:
         refused: list[tuple[str, str]] = []
         found = None
         for row in rows:
@@ -173,7 +184,7 @@ class Table:
                 found = row
                 break
             refused.append((row.name, verdict.reason if isinstance(verdict, Refused) else "it is not for this"))
-        _note(Choice(self.kind, problem, None if found is None else found.name, tuple(refused)))
+        _note(Choice(self.kind, problem, None if found is None else found.name, tuple(refused), is_packing))
         return found, tuple(refused)
 
 
@@ -194,7 +205,7 @@ _choices: deque[Choice] = deque(maxlen=_REMEMBERED)
 
 
 class _Thread(threading.local):
-    collected: list[Choice] | None = None
+    collected: list[tuple[int, Choice]] | None = None
 
 
 _thread = _Thread()
@@ -203,7 +214,7 @@ _thread = _Thread()
 def _note(choice: Choice) -> None:
     _choices.append(choice)
     if _thread.collected is not None:
-        _thread.collected.append(choice)
+        _thread.collected.append((checks.current_call(), choice))
     if output.is_logged("xla_kernels"):
         output.log("xla_kernels", str(choice))
 
@@ -219,8 +230,10 @@ def clear() -> None:
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[list[Choice]]:
-    """Receives the choices that the calling thread makes within."""
+def collected() -> Iterator[list[tuple[int, Choice]]]:
+    """Receives the choices that the calling thread makes within, each with the number of the call that is lowered
+    (`checks.NESTED`).
+    """
     before, _thread.collected = _thread.collected, []
     try:
         yield _thread.collected

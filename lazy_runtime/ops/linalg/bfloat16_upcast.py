@@ -50,11 +50,6 @@ def widened(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, _WIDE) if isinstance(x, jax.ShapeDtypeStruct) else logical(x).astype(_WIDE)
 
 
-def described(platform: str, x: Any) -> jax.ShapeDtypeStruct:
-    """What a kernel that is called by `call` gets for `x`."""
-    return jax.ShapeDtypeStruct(x.shape, _WIDE if is_wanted(platform, x.dtype) else x.dtype)
-
-
 def call(platform: str, name: str, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """`aten_bridge.call` of a kernel that is mostly products."""
     if any(is_wanted(platform, getattr(x, "dtype", None)) for x in arguments):

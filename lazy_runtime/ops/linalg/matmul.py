@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ...compat.torch import tree_map
 from ...ir import dtypes
 from ...lowering.layout import logical
 from ..registry import op, overload

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from ...lowering import aten_bridge
-from ..kernels import Refused, Verdict
+from ..kernels import Refused, Verdict, sizes
 
 
 class MatmulProblem(NamedTuple):
@@ -35,6 +35,9 @@ class MatmulProblem(NamedTuple):
         """The problem of two operands in a lowering: arrays, or `Transposed` ones."""
         dtypes = str(x.dtype), str(y.dtype)
         return cls(tuple(x.shape), tuple(y.shape), *dtypes, platform, aten_bridge.has_other_kernels())
+
+    def __str__(self) -> str:
+        return f"{sizes(self.x)} by {sizes(self.y)} of {self.dtype} on {self.platform}"
 
     @property
     def multiplications(self) -> int:

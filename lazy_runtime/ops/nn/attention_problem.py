@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..kernels import Refused, Verdict
+from ..kernels import Refused, Verdict, sizes
 
 
 class AttentionProblem(NamedTuple):
@@ -36,9 +36,19 @@ class AttentionProblem(NamedTuple):
         wants_mask: bool = False,
     ) -> AttentionProblem:  # fmt: skip
         """The problem of operands, arrays or tensors."""
-        sizes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+        shapes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
         added = "" if mask is None else name_of(mask.dtype)
-        return cls(*sizes, name_of(query.dtype), platform, added, is_causal, dropout != 0, wants_mask)
+        return cls(*shapes, name_of(query.dtype), platform, added, is_causal, dropout != 0, wants_mask)
+
+    def __str__(self) -> str:
+        parts = [
+            f"queries {sizes(self.query)}, keys {sizes(self.key)}, values {sizes(self.value)} of {self.dtype}",
+            self.mask and f"a mask of {self.mask}",
+            "causal" * self.is_causal,
+            "dropout" * self.has_dropout,
+            "the mask's gradient" * self.wants_mask,
+        ]
+        return ", ".join(filter(None, parts)) + f" on {self.platform}"
 
 
 def name_of(dtype: Any) -> str:

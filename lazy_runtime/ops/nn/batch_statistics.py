@@ -36,6 +36,9 @@ class BatchNormProblem(NamedTuple):
     dtype: str
     platform: str
 
+    def __str__(self) -> str:
+        return f"image {kernels.sizes(self.image)} (channels last) of {self.dtype} on {self.platform}"
+
     @classmethod
     def of(cls, x: Any, platform: str) -> BatchNormProblem:
         """The problem of an array with its channels last."""

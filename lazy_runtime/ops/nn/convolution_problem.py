@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...lowering.layout import ChannelsLast
-from ..kernels import Refused, Verdict
+from ..kernels import Refused, Verdict, sizes
 
 
 class Geometry(NamedTuple):
@@ -87,6 +87,19 @@ class ConvolutionProblem(NamedTuple):
             name_of(result_dtype),
             has_channels_last_filters=isinstance(filters, ChannelsLast),
         )
+
+    def __str__(self) -> str:
+        stride, padding, dilation, transposed, _, groups = self.geometry
+        parts = [
+            f"images {sizes(self.image)}, filters {sizes(self.filters)} of {self.dtype}",
+            f"stride {sizes(stride)}" if {*stride} != {1} else "",
+            f"padding {sizes(padding)}" if any(padding) else "",
+            f"dilation {sizes(dilation)}" if {*dilation} != {1} else "",
+            f"{groups} groups" if groups > 1 else "",
+            "transposed" * transposed,
+            self.gradient and f"of the {self.gradient}",
+        ]
+        return ", ".join(filter(None, parts)) + f" on {self.platform}"
 
     @property
     def is_static(self) -> bool:
