@@ -228,7 +228,7 @@ def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
 
 def _set_aside(nodes: Sequence[Node]) -> None:
     """What the nodes of a failed program read keeps its buffer. They are on no list any more; whoever needs a value of
-    theirs, by reading it or in another program, has it computed then (`numbering.number`).
+    theirs, by reading it or in another program, has it computed then (`linearization.number`).
     """
     for node in nodes:
         for value in node.inputs:

@@ -68,7 +68,7 @@ def _mine(pending: Sequence[Node], wanted: Iterable[Value]) -> set[Node | None]:
 def _readable(device: Device, left: list[Node], known: int) -> list[Node]:
     """Those of the nodes that somebody needs; all of them if one is read by a node that came meanwhile.
 
-    What has no live handle has all its readers on the list by then (`numbering._kept_for`).
+    What has no live handle has all its readers on the list by then (`linearization._kept_for`).
     """
     needed = set(linearization.needed_nodes(left))
     dead = set(left) - needed

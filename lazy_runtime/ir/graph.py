@@ -243,7 +243,7 @@ class Nested(NamedTuple):
     Attributes:
         graph: in it, no call is a graph itself.
         lines: call number → the user's line, for what is fallible.
-        alone: the graphs that it has been the only call of, by what they depend on (`numbering.py`).
+        alone: the graphs that it has been the only call of, by what they depend on (`linearization.py`).
     """
 
     graph: Graph
