@@ -7,22 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import (
-    coldstart,
-    compare_command,
-    compiletime,
-    eager,
-    environment,
-    gate_command,
-    hosttime,
-    longsequence,
-    memory,
-    models,
-    report,
-    run,
-    steptime,
-)
+from . import compare_command, environment, models, report, run
+from .measurements import coldstart, compiletime, eager, hosttime, longsequence, memory, steptime
 from .options import add_choices, add_names, check_choices, check_inputs, positive
+from .regression import gate_command
 from .worker import Request
 
 SECONDS_PER_MODEL = 45.0  # ten models end within ten minutes, also where verifying and compiling take longer than here

@@ -28,7 +28,8 @@ PACKAGES = ("torch", "jax", "jaxlib")
 
 #: Files elsewhere that name something private, and why they do.
 ALLOWED = {
-    "benchmarks/coldstart.py": "a backend that does nothing but AOTAutograd's part, for a comparison without ours",
+    "benchmarks/measurements/coldstart.py": "a backend that does nothing but AOTAutograd's part, for a comparison "
+    "without ours",
     "benchmarks/modes.py": "the settings of inductor, with which ours is compared",
     "benchmarks/worker.py": "the limits and caches of torch's own compiler, which benchmarks set; a worker also runs "
     "beside earlier commits, which have no `compat`",

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import lazy_runtime
-from benchmarks.decoder_only import Config, DecoderOnlyModel
+from benchmarks.measurements.decoder_only import Config, DecoderOnlyModel
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
 from lazy_runtime.torch_xla.distributed import spmd as xs

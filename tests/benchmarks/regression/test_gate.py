@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from benchmarks import gate
-from benchmarks.gate import Allowed, GateError
+from benchmarks.regression import gate
+from benchmarks.regression.gate import Allowed, GateError
 from tests.benchmarks import simulated
 
 TRIALS = 20

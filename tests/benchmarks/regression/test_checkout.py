@@ -2,8 +2,8 @@ import subprocess
 
 import pytest
 
-from benchmarks import checkout
-from benchmarks.checkout import NATIVE, CheckoutError
+from benchmarks.regression import checkout
+from benchmarks.regression.checkout import NATIVE, CheckoutError
 
 BUILD = "import pathlib; (pathlib.Path(__file__).parent / 'built.so').write_text('built')\n"
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from ..modes import MODES
 from . import changes
 from .changes import Change, Series
-from .modes import MODES
 
 #: Shares of a speed. Between two runs at different times more changes than within one.
 ALLOWED, ALLOWED_APART, ALLOWED_GEOMEAN = 0.05, 0.07, 0.04

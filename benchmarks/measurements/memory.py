@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 import lazy_runtime
 from lazy_runtime import debug
 
-from . import by_hand, models
+from .. import models
+from . import by_hand
 from .decoder_only import Config, DecoderOnlyModel
 
 FORMS = ("lazy", "openxla", "openxla_step")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import hosttime
 from benchmarks.__main__ import main
+from benchmarks.measurements import hosttime
 
 
 def test_from_the_command_to_the_table(capsys):

@@ -13,7 +13,8 @@ from tqdm import tqdm
 import lazy_runtime
 from lazy_runtime.torch_xla import experimental
 
-from . import counters, decoder_only, measure, models
+from .. import counters, measure, models
+from . import decoder_only
 
 BATCH_SIZE, LENGTH = 4, 128
 BLOCK = 5  # steps between two looks at the clock; a mode's turn

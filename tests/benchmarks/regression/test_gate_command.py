@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from benchmarks import against, checkout
 from benchmarks.__main__ import main
+from benchmarks.regression import against, checkout
 from tests.benchmarks import simulated
 
 

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import measure, verify
-from .remote import ROOT, Program, RemoteError, Server
-from .row import Row
-from .training_step import SETTLING
-from .worker import Request, exact_results
+from .. import measure, verify
+from ..remote import ROOT, Program, RemoteError, Server
+from ..row import Row
+from ..training_step import SETTLING
+from ..worker import Request, exact_results
 
 ENVIRONMENT: dict[str, str | None] = {
     # what compilers left on the disk is not used, as in `worker.py`

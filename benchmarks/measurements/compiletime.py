@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from lazy_runtime import debug
 
-from . import fresh, measure, models
-from .modes import MODES, Program, warm_up
-from .training_step import SETTLING, Step
+from .. import measure, models
+from ..modes import MODES, Program, warm_up
+from ..training_step import SETTLING, Step
+from . import fresh
 
 MODELS = ("resnet50", "BERT_pytorch")
 TESTS = ("inference", "step")

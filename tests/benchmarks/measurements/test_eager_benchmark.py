@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import decoder_only, eager, measure
+from benchmarks import measure
 from benchmarks.__main__ import main
+from benchmarks.measurements import decoder_only, eager
 from lazy_runtime.torch_xla import experimental
 
 

@@ -1,8 +1,8 @@
 import numpy
 import pytest
 
-from benchmarks import changes
-from benchmarks.changes import Series
+from benchmarks.regression import changes
+from benchmarks.regression.changes import Series
 from tests.benchmarks import simulated
 
 

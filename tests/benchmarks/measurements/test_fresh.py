@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from benchmarks import fresh
+from benchmarks.measurements import fresh
 
 
 def test_results_come_back_and_variables_get_there():

@@ -1,7 +1,7 @@
 import torch
 
-from benchmarks import coldstart
-from benchmarks.coldstart import Start
+from benchmarks.measurements import coldstart
+from benchmarks.measurements.coldstart import Start
 
 
 def test_a_second_process_compiles_nothing_for_resnet50(tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import compiletime
-from benchmarks.compiletime import Compiling
+from benchmarks.measurements import compiletime
+from benchmarks.measurements.compiletime import Compiling
 
 
 def test_both_tests_of_a_small_model_in_processes_of_their_own():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import longsequence
 from benchmarks.__main__ import main
-from benchmarks.longsequence import Peak
+from benchmarks.measurements import longsequence
+from benchmarks.measurements.longsequence import Peak
 
 
 def test_every_form_in_every_mode(monkeypatch):

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from . import against, checkout, environment, gate, models, report
+from .. import environment, models, report
+from ..options import add_choices, at_least, check_choices, check_inputs, positive
+from ..worker import Request
+from . import against, checkout, gate
 from .gate import Allowed, Finding
-from .options import add_choices, at_least, check_choices, check_inputs, positive
-from .worker import Request
 
 SMALL_MODELS = "squeezenet1_1,resnet18,mobilenet_v2"
 SMALL_IMAGE = 64
@@ -94,7 +95,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace, allowed: Allowed) -> tuple[list[Finding], list[str]]:
-    from . import run
+    from .. import run
 
     before, after = run.read(options.baseline), run.read(options.results)
     notes = gate.check_comparable(before, after)

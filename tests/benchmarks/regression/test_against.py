@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import against, gate
+from benchmarks.regression import against, gate
 from benchmarks.remote import ROOT, RemoteError
 from benchmarks.worker import Request
 

@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 import lazy_runtime
 
-from . import counters, measure, models
-from .modes import MODES, Mode, Program, warm_up
+from .. import counters, measure, models
+from ..modes import MODES, Mode, Program, warm_up
 
 BATCH_SIZE, IMAGE_SIZE = 1, 32
 

@@ -46,7 +46,7 @@ def here(road: str, batch_size: int, image_size: int) -> Start:
     """The first result of this process, in which nothing was run before."""
     import lazy_runtime
 
-    from . import counters, models
+    from .. import counters, models
 
     torch.manual_seed(0)
     model = models.build(MODEL).eval()

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .remote import ROOT
+from ..remote import ROOT
 
 NATIVE = Path("lazy_runtime") / "native"
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 import lazy_runtime
 from lazy_runtime.tensor.xla_tensor import unwrap
 
-from . import counters, measure, models
+from .. import counters, measure, models
 from .decoder_only import Config, DecoderOnlyModel
 
 #: What a step that is compiled as a whole may take of the time of one that is recorded.

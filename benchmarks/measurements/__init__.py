@@ -1,0 +1,1 @@
+"""Measurements of one thing each: first results, compile time, host time, memory."""
