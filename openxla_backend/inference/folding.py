@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lazy_runtime.ops.nn import folding  # noqa: F401  defines the operator
+from lazy_runtime.ops.nn.folding import FOLDING, FoldingProblem
 
 aten = torch.ops.aten
 
@@ -20,23 +20,29 @@ Add = Callable[..., torch.fx.Node]
 def fold_batch_norms(graph: torch.fx.Graph, parameters: set[torch.fx.Node]) -> None:
     """Replaces `batch_norm(convolution(x, weight, bias))` by one convolution, where all but `x` are parameters.
 
-    In float32 and float64 only: a folded weight in half precision would be rounded once more than torch's.
+    Which are replaced says `lazy_runtime/ops/nn/folding.py`.
 
     Args:
         parameters: placeholders that hold the same values from call to call.
     """
     for norm in graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_no_training.default):
         x, weight, bias, mean, variance, _, eps = norm.args
-        statistics = [part for part in (weight, bias, mean, variance) if part is not None]
-        if not (_is_convolution(x) and len(x.users) == 1 and parameters.issuperset(statistics)):
+        if not _is_convolution(x):
             continue
         image, kernel, kernel_bias, *geometry = x.args
+        statistics = [part for part in (weight, bias, mean, variance) if part is not None]
         folded = [kernel] if kernel_bias is None else [kernel, kernel_bias]
-        if not parameters.issuperset(folded) or any(user.target is not operator.getitem for user in norm.users):
-            continue
-        outputs = {user.args[1]: user for user in norm.users}
-        same_dtype = {part.meta["val"].dtype for part in (*statistics, *folded, image)}
-        if set(outputs) != {0} or len(same_dtype) > 1 or not same_dtype <= {torch.float32, torch.float64}:
+        outputs = {user.args[1]: user for user in norm.users if user.target is operator.getitem}
+        refuses = ""
+        if len(x.users) != 1:
+            refuses = "the convolution has other users"
+        elif not parameters.issuperset([*statistics, *folded]):
+            refuses = "filters or statistics are no parameters"
+        elif set(outputs) != {0} or len(outputs) != len(norm.users):
+            refuses = "more of the batch norm is used than its result"
+        dtypes = {str(part.meta["val"].dtype).removeprefix("torch.") for part in (*statistics, *folded, image)}
+        problem = FoldingProblem(tuple(kernel.meta["val"].shape), tuple(sorted(dtypes)), refuses)
+        if FOLDING.choose_packing(problem) is None:
             continue
         arguments = (kernel, kernel_bias, weight, bias, mean, variance, eps)
         looks = kernel.meta["val"], variance.meta["val"]

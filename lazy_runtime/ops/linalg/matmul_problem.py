@@ -41,6 +41,7 @@ class MatmulProblem(NamedTuple):
 
     @property
     def multiplications(self) -> int:
+        """How many numbers the product multiplies."""
         return math.prod(self.x) * self.y[-1]
 
     @property
@@ -57,10 +58,12 @@ def is_of_matrices(problem: MatmulProblem) -> Verdict:
 
 
 def has_one_dtype(problem: MatmulProblem) -> Verdict:
+    """Whether the operands have the same dtype."""
     return problem.dtype == problem.y_dtype or Refused(f"dtypes differ: {problem.dtype} and {problem.y_dtype}")
 
 
 def is_float32(problem: MatmulProblem) -> Verdict:
+    """Whether the first operand is of float32."""
     return problem.dtype == "float32" or Refused(f"it is for float32, not {problem.dtype}")
 
 

@@ -57,8 +57,10 @@ def name_of(dtype: Any) -> str:
 
 
 def has_no_dropout(problem: AttentionProblem) -> Verdict:
+    """Whether every weight counts."""
     return not problem.has_dropout or Refused("it has no dropout")
 
 
 def has_batches_of_heads(problem: AttentionProblem) -> Verdict:
+    """Whether the queries are of four dimensions: batch, heads, rows and features."""
     return len(problem.query) == 4 or Refused("the queries are no batches of heads")

@@ -108,6 +108,7 @@ class ConvolutionProblem(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
+        """Images or filters have no element."""
         return 0 in self.image or 0 in self.filters
 
     @property
@@ -123,6 +124,7 @@ class ConvolutionProblem(NamedTuple):
 
     @property
     def multiplications(self) -> int:
+        """How many numbers a convolution that is not transposed multiplies."""
         return math.prod(self.result) * math.prod(self.filters[1:])
 
     @property
@@ -153,22 +155,20 @@ def is_2d(problem: ConvolutionProblem) -> Verdict:
     )
 
 
-def is_forward(problem: ConvolutionProblem) -> Verdict:
-    return not problem.gradient or Refused(f"it is for the convolution, not for its gradient of the {problem.gradient}")
-
-
 def is_gradient_of(problem: ConvolutionProblem, which: str) -> Verdict:
     """Whether it is the gradient of the "image" or of the "filters"."""
     return problem.gradient == which or Refused(f"it is for the gradient of the {which}")
 
 
 def is_float32(problem: ConvolutionProblem) -> Verdict:
+    """Whether images and filters are of float32."""
     return problem.dtype == problem.filters_dtype == "float32" or Refused(
         f"it is for float32, not for images of {problem.dtype} and filters of {problem.filters_dtype}"
     )
 
 
 def is_kept(problem: ConvolutionProblem) -> Verdict:
+    """Whether inference keeps the filters from call to call."""
     return bool(problem.kept_on) or Refused("the filters are not kept from call to call")
 
 

@@ -151,6 +151,7 @@ def _shifted(x, weight, geometry: Geometry):
 
 
 def accepts_transposed(problem: ConvolutionProblem) -> Verdict:
+    """Whether the convolution is transposed."""
     return problem.geometry.transposed or Refused("it is not transposed")
 
 
@@ -173,10 +174,12 @@ def _transposed(x: Any, weight: Any, bias: Any, shape: Any, problem: Convolution
 
 
 def accepts_image_gradient(problem: ConvolutionProblem) -> Verdict:
+    """Whether it is the gradient of the image."""
     return is_gradient_of(problem, "image")
 
 
 def accepts_filters_gradient(problem: ConvolutionProblem) -> Verdict:
+    """Whether it is the gradient of the filters."""
     return is_gradient_of(problem, "filters")
 
 

@@ -23,6 +23,7 @@ from lazy_runtime.ops.nn import (
     convolution_aten,
     depthwise_gradient,
     direct_convolution,
+    folding,
     packed_convolution,
     winograd,
 )
@@ -33,6 +34,7 @@ from lazy_runtime.ops.nn.batch_statistics import BatchNormProblem
 from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
 from lazy_runtime.ops.nn.convolution_kernels import GRADIENT as CONVOLUTION_GRADIENT
 from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
+from lazy_runtime.ops.nn.folding import FoldingProblem
 from tests import native_part
 
 native_part.need_bridge()
@@ -138,6 +140,7 @@ def test_the_order_of_the_tables():
         "attention gradient": ["ATen", "cuDNN", "XLA, in blocks"],
         "batch norm": ["native", "XLA"],
         "batch norm gradient": ["native", "XLA"],
+        "batch norm behind a convolution": ["folded into the filters"],
     }
 
 
@@ -222,6 +225,9 @@ GPU = "it is for the CPU, not for gpu"
         (attention_cudnn.accepts, AttentionProblem(*[(2, 3, 8, 16)] * 3, "float16", "cpu"), "for NVIDIA GPUs"),
         (attention_cudnn.accepts, AttentionProblem(*[(2, 3, 8, 16)] * 3, "float16", "gpu"), "the scores are few"),
         (batch_statistics.accepts, BatchNormProblem((4, 8), "float32", "cpu"), "32 numbers"),
+        (folding.accepts, FoldingProblem((8, 4, 3, 3), ("bfloat16",)), "rounded once more"),
+        (folding.accepts, FoldingProblem((8, 4, 3, 3), ("bfloat16", "float32")), "dtypes differ"),
+        (folding.accepts, FoldingProblem((8, 4, 3, 3), ("float32",), "it has other users"), "it has other users"),
         (batch_statistics.accepts, BatchNormProblem((4, 8), "float64", "cpu"), "for float32, not float64"),
     ],
 )  # fmt: skip
@@ -277,6 +283,7 @@ def test_kept_filters_of_images_of_any_size_are_channels_last():
             AttentionProblem(*[(2, 3, 8, 16)] * 3, "float16", "gpu", "bool", has_dropout=True),
             "queries 2x3x8x16, keys 2x3x8x16, values 2x3x8x16 of float16, a mask of bool, dropout on gpu",
         ),
+        (FoldingProblem((8, 4, 3, 3), ("float32",)), "filters 8x4x3x3 of float32"),
         (BatchNormProblem((4, 8), "float64", "cpu"), "image 4x8 (channels last) of float64 on cpu"),
     ],
 )
