@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` on xla, and in what `backend="openxla"` compiles: one operator (`ops/nn/attention.py`)
+"""`scaled_dot_product_attention` on xla, and in what `backend="openxla"` compiles: one operator (`ops/attention`)
 where there is a kernel for it or the scores are many, else as torch composes it of other operators.
 """
 
@@ -18,8 +18,8 @@ from ..compat.torch import (
     kernel_call_of,
     peek_interpreter_stack,
 )
-from ..ops.nn import attention_aten, attention_blocks
-from ..ops.nn.attention_problem import AttentionProblem
+from ..ops.attention import attention_aten, attention_blocks
+from ..ops.attention.attention_problem import AttentionProblem
 from ..platform import xla_devices
 
 aten = torch.ops.aten

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from lazy_runtime.ops.convolution.convolution_kernels import CONVOLUTION
 from lazy_runtime.ops.kernels import Table
 from lazy_runtime.ops.linalg import packed
 from lazy_runtime.ops.linalg.matmul_kernels import MATMUL
-from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
 from lazy_runtime.ops.registry import arguments
 
 from .prepacking import is_row, is_static

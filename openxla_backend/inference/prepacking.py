@@ -14,12 +14,12 @@ import torch
 from lazy_runtime.compat.torch import DisableTorchDispatch
 from lazy_runtime.compat.tracing import FakeTensor
 from lazy_runtime.ir import dtypes
+from lazy_runtime.ops.convolution.convolution_kernels import CONVOLUTION
+from lazy_runtime.ops.convolution.convolution_problem import ConvolutionProblem, Geometry
 from lazy_runtime.ops.kernels import Packing
 from lazy_runtime.ops.linalg import bfloat16_upcast, packed
 from lazy_runtime.ops.linalg.matmul_kernels import MATMUL
 from lazy_runtime.ops.linalg.matmul_problem import MatmulProblem
-from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
-from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
 from lazy_runtime.platform import xla_devices
 
 from ..graph import fx

@@ -17,12 +17,12 @@ NATIVE = (
         for kernel in (
             "linalg/test_skinny_matmul",
             "linalg/test_small_k_matmul",
-            "nn/test_attention_native",
+            "attention/test_attention_native",
             "nn/test_batch_statistics",
-            "nn/test_depthwise_gradient",
-            "nn/test_direct_convolution",
-            "nn/test_winograd",
-            "nn/test_winograd_gradient",
+            "convolution/test_depthwise_gradient",
+            "convolution/test_direct_convolution",
+            "convolution/test_winograd",
+            "convolution/test_winograd_gradient",
         )
     ),
 )

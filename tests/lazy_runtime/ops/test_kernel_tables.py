@@ -12,28 +12,26 @@ from lazy_runtime import ops
 from lazy_runtime.debug import kernel_tables
 from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.ops import kernels
+from lazy_runtime.ops.attention import attention_aten, attention_cudnn
+from lazy_runtime.ops.attention.attention_kernels import ATTENTION
+from lazy_runtime.ops.attention.attention_kernels import GRADIENT as ATTENTION_GRADIENT
+from lazy_runtime.ops.attention.attention_problem import AttentionProblem
+from lazy_runtime.ops.convolution import (
+    convolution_aten,
+    depthwise_gradient,
+    direct_convolution,
+    packed_convolution,
+    winograd,
+)
+from lazy_runtime.ops.convolution.convolution_kernels import CONVOLUTION
+from lazy_runtime.ops.convolution.convolution_kernels import GRADIENT as CONVOLUTION_GRADIENT
+from lazy_runtime.ops.convolution.convolution_problem import ConvolutionProblem, Geometry
 from lazy_runtime.ops.kernels import Kernel, Packing, Refused, Table
 from lazy_runtime.ops.linalg import matmul_aten, packed_linear, skinny_matmul, small_k_matmul
 from lazy_runtime.ops.linalg.matmul_kernels import MATMUL
 from lazy_runtime.ops.linalg.matmul_problem import MatmulProblem
-from lazy_runtime.ops.nn import (
-    attention_aten,
-    attention_cudnn,
-    batch_statistics,
-    convolution_aten,
-    depthwise_gradient,
-    direct_convolution,
-    folding,
-    packed_convolution,
-    winograd,
-)
-from lazy_runtime.ops.nn.attention_kernels import ATTENTION
-from lazy_runtime.ops.nn.attention_kernels import GRADIENT as ATTENTION_GRADIENT
-from lazy_runtime.ops.nn.attention_problem import AttentionProblem
+from lazy_runtime.ops.nn import batch_statistics, folding
 from lazy_runtime.ops.nn.batch_statistics import BatchNormProblem
-from lazy_runtime.ops.nn.convolution_kernels import CONVOLUTION
-from lazy_runtime.ops.nn.convolution_kernels import GRADIENT as CONVOLUTION_GRADIENT
-from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
 from lazy_runtime.ops.nn.folding import FoldingProblem
 from tests import native_part
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ops.convolution import direct_convolution
 from lazy_runtime.ops.linalg import packed
-from lazy_runtime.ops.nn import direct_convolution
 from lazy_runtime.tensor.xla_tensor import unwrap
 from openxla_backend.inference import constant_hoisting
 from tests import native_part

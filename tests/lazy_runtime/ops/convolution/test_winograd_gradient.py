@@ -10,7 +10,7 @@ from torch import nn
 
 from lazy_runtime.common import config
 from lazy_runtime.debug import graphs
-from lazy_runtime.ops.nn import winograd
+from lazy_runtime.ops.convolution import winograd
 from tests import native_part
 
 pytestmark = native_part.need_kernel(winograd._is_gradient_built)

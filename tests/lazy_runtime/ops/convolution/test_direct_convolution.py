@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from lazy_runtime.ops.nn import direct_convolution
-from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
+from lazy_runtime.ops.convolution import direct_convolution
+from lazy_runtime.ops.convolution.convolution_problem import ConvolutionProblem, Geometry
 from tests import native_part
 
 pytestmark = [

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from lazy_runtime.ops.nn import attention_native
-from lazy_runtime.ops.nn.attention_problem import AttentionProblem
+from lazy_runtime.ops.attention import attention_native
+from lazy_runtime.ops.attention.attention_problem import AttentionProblem
 from tests import native_part
 
 native_part.need_bridge()  # which registers the kernel

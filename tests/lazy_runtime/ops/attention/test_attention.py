@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from lazy_runtime.lowering.layout import Strided
 from lazy_runtime.ops import kernels
+from lazy_runtime.ops.attention import attention_aten, attention_native
 from lazy_runtime.ops.linalg import bfloat16_upcast
-from lazy_runtime.ops.nn import attention_aten, attention_native
 from tests.lazy_runtime.ops.comparison import check, rand
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]

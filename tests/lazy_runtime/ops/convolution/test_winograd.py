@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lazy_runtime.ops.nn import winograd
-from lazy_runtime.ops.nn.convolution_problem import ConvolutionProblem, Geometry
+from lazy_runtime.ops.convolution import winograd
+from lazy_runtime.ops.convolution.convolution_problem import ConvolutionProblem, Geometry
 from tests import native_part
 
 _SIZE = [4, 64, 56, 56]

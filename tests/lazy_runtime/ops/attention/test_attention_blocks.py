@@ -13,8 +13,8 @@ import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.debug import compiling
 from lazy_runtime.ops import kernels, registry
-from lazy_runtime.ops.nn import attention_aten, attention_blocks
-from lazy_runtime.ops.nn.attention_kernels import ATTENTION, GRADIENT
+from lazy_runtime.ops.attention import attention_aten, attention_blocks
+from lazy_runtime.ops.attention.attention_kernels import ATTENTION, GRADIENT
 from tests.lazy_runtime.ops.comparison import check, close, rand
 
 OURS = "xla::lazy_runtime::attention"

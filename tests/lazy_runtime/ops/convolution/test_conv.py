@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from lazy_runtime.common import processor
 from lazy_runtime.compilation import compiler
 from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ops.convolution import convolution_aten
 from lazy_runtime.ops.linalg import matmul_aten, packed
-from lazy_runtime.ops.nn import convolution_aten
 from tests import native_part
 from tests.lazy_runtime.ops.comparison import check, rand
 

@@ -1,0 +1,1 @@
+"""Convolutions and their gradients, and the kernels that compute them."""
