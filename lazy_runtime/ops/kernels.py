@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..common import output
+from ..compat.torch import schema_of
 from ..lowering import aten_bridge, checks
 
 
@@ -156,7 +157,7 @@ class Table:
         tables[kind] = self
         for row in rows:
             if row.packing is not None and row.packing.apply is not None:
-                packed_operators.update(each._schema.name for each in (row.packing.pack, row.packing.apply))
+                packed_operators.update(schema_of(each).name for each in (row.packing.pack, row.packing.apply))
 
     def choose(self, problem: Any) -> Kernel:
         """The first kernel that lowers the problem.
