@@ -229,7 +229,7 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
     if _differentiates_forward():
         return gm  # derivatives of that kind go through torch's own operators alone
     attention.keep_whole(gm)
-    # a graph without gradients that holds a backward pass (`whole_step.py`) is of a training step
+    # a graph without gradients that holds a backward pass (`step_capture.py`) is of a training step
     differentiates = bool(gm.graph.find_nodes(op="call_function", target=torch.autograd.grad))
     if chosen.whole_step and not (differentiates and _has_no_numbers(gm)):
         raise ValueError("no training step with its backward pass, or one that depends on a number that may change")

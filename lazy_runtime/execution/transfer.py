@@ -31,7 +31,7 @@ def to_device(
 
     Args:
         sharding: how it lies on the devices that `device` stands for; by default all of it on each.
-        shape: of the whole, where the tensor has only the rows of this process (`spanning.put_part`).
+        shape: of the whole, where the tensor has only the rows of this process (`multihost_arrays.put_part`).
 
     Raises:
         TypeError: the device has no such dtype.

@@ -50,7 +50,7 @@ class Call:
         floats, ints: how many scalars the call reads from the graph's inputs.
         random: the last of the ints is a 64-bit random seed.
         fallible: it may fail when it runs (`checks.py`).
-        collective: it works with the same call of other ranks (`distributed/job.py`).
+        collective: it works with the same call of other ranks (`processes/process_job.py`).
         located: it is one of these, so its nodes keep the user's line.
         meaning: the operator and the key of its static arguments, which `evaluate` was made from; None if there are
             none.
@@ -135,7 +135,8 @@ class Value:
 
     __slots__ = ("array", "channels_last", "index", "line", "node", "owner", "pinned")
 
-    line: Line | None  # the user's line that made it, set where it was copied to the device, and where `lines.keep`
+    #: The user's line that made it, set where it was copied to the device, and where `source_locations.keep`.
+    line: Line | None
 
     def __init__(self, node: Node | None, index: int, array: jax.Array | None = None):
         self.node = node
@@ -158,10 +159,15 @@ class Handle:
 
 
 class Node:
-    """One occurrence of a call in a pending graph. `outputs` are weak references to the handles of its results; `line`
-    is the user's that recorded it, set where the call is `located`, in traces, and where `lines.keep`;
-    `stack` all of the user's frames and `scope` the part of the program, set where `lines.keep_stacks`; `thread` is the
-    recording one's, set where several threads record (`recorders.py`).
+    """One occurrence of a call in a pending graph.
+
+    Attributes:
+        outputs: weak references to the handles of its results.
+        line: the user's that recorded it, set where the call is `located`, in traces, and where
+            `source_locations.keep`.
+        stack: all of the user's frames, set where `source_locations.keep_stacks`.
+        scope: the part of the program, set where `stack` is.
+        thread: the recording one's, set where several threads record (`recorders.py`).
     """
 
     __slots__ = ("call", "floats", "inputs", "ints", "line", "outputs", "scope", "stack", "thread")

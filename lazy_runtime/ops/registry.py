@@ -57,7 +57,7 @@ class Operator:
         host_inputs: names of arguments whose tensors may be on the CPU, and are moved, as torch does for indices.
         fallible: it may fail when it runs: its lowering uses `checks.require`, or calls a kernel that may raise.
         products: its lowering asks for the precision of float32 products (`precision.of`), which is part of its key.
-        collective: it works with the same operator of other ranks (`distributed/job.py`).
+        collective: it works with the same operator of other ranks (`processes/process_job.py`).
         calls: the interned calls of this operator.
     """
 

@@ -46,7 +46,7 @@ class Device:
         lock: held while pending work is taken, compiled and started. Backward passes run on autograd's own threads, so
             the pending graph belongs to the device, not to a thread.
         random: the stream that random operators on this device draw their seeds from.
-        team: the threads that it is worked on along with other devices (`distributed/team.py`).
+        team: the threads that it is worked on along with other devices (`processes/thread_ranks.py`).
         narrows: its buffers may have fewer bits than torch's dtypes say (`XLA_USE_BF16`); the memory of plain tensors
             never has.
     """

@@ -1,4 +1,4 @@
-"""The collectives that this process has come to, in order: what is compared with other ranks (`agreement.py`)."""
+"""The collectives of this process, in order: `collective_checker.py` compares them with other ranks'."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Arrays over the devices of several processes (SPMD): each process has parts or copies of every one.
 
 What jax does with them takes all processes, which know nothing of each other: a program runs when each has started it.
-So each start is compared like a collective (`agreement.py`), with what the program does for its text. What needs no
-program, as an upload, is each process's own affair; whether all have put the same there is compared when a program
-first takes it.
+So each start is compared like a collective (`collective_checker.py`), with what the program does for its text. What
+needs no program, as an upload, is each process's own affair; whether all have put the same there is compared when a
+program first takes it.
 """
 
 from __future__ import annotations

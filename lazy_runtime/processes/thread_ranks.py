@@ -32,7 +32,7 @@ class Team:
 
     Attributes:
         devices: those of the ranks, in their order.
-        sharding: of arrays of which each rank has one of its own (`job.sharding`).
+        sharding: of arrays of which each rank has one of its own (`process_job.sharding`).
     """
 
     def __init__(self, devices: Sequence[Device]):

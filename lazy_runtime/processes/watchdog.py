@@ -1,5 +1,5 @@
-"""Two threads in each process of a job: one answers other ranks' questions (`agreement.py`), one ends the process where
-an execution waits for a rank that does not come.
+"""Two threads in each process of a job: one answers other ranks' questions (`collective_checker.py`), and one ends the
+process where an execution waits for a rank that does not come.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def decode(encoded: Sequence[int]) -> list[Sequence[int]]:
 
 
 def set_mark(tensor: torch.Tensor, wanted: NamedSharding | None) -> None:
-    """Notes how a tensor is to lie; None for as XLA likes (`marking.py`)."""
+    """Notes how a tensor is to lie; None for as XLA likes (`mark_sharding.py`)."""
     with _lock:
         if wanted is None:
             _marks.pop(tensor, None)

@@ -1,6 +1,6 @@
 """PyTorch/XLA's runtime module (`xr`): devices, processes, the cache on disk.
 
-A process drives all of its devices as one replica; a job has one or more of them (`distributed/job.py`).
+A process drives all of its devices as one replica; a job has one or more of them (`processes/process_job.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Optimizers in the graph of the backward pass before them (`whole_step.py`)."""
+"""Optimizers in the graph of the backward pass before them (`step_capture.py`)."""
 
 from __future__ import annotations
 

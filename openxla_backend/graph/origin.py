@@ -28,7 +28,7 @@ class Region(NamedTuple):
     name: str
 
     def parameters(self) -> Region:
-        """That part of it which depends on parameters alone (`parameters.py`)."""
+        """That part of it which depends on parameters alone (`constant_hoisting.py`)."""
         return Region((self.key[0], "parameters"), f"the parameters of {self.name}")
 
 

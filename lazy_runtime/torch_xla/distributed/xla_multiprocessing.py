@@ -1,4 +1,4 @@
-"""PyTorch/XLA's `xmp`: a function in several processes, each of them one rank of a job (`job.py`)."""
+"""PyTorch/XLA's `xmp`: a function in several processes, each of them one rank of a job (`process_job.py`)."""
 
 from __future__ import annotations
 
