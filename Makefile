@@ -9,6 +9,8 @@
 # make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, a locale of decimal commas, too little
 #                    memory, warnings that are errors: most of an hour
 # make sanitize the native part by gcc and clang at -O1 to -O3, and under ASan, UBSan and TSan: an hour   (VARIANTS=address)
+# make versions  the package beside other versions of torch, jax and Python, and a part of the tests there: gigabytes to
+#                download, some minutes each (VERSIONS="--torch 2.14.1 --python 3.12")
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
 # make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
@@ -32,10 +34,11 @@ TESTS ?=
 WORKERS ?= 2
 OPS ?=
 VARIANTS ?=
+VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-install test-ops test-models test-gradients test-faults test-threads test-hostile sanitize \
+.PHONY: setup test test-install test-ops test-models test-gradients test-faults test-threads test-hostile sanitize versions \
   bench compare gate check clean
 .DELETE_ON_ERROR:
 
@@ -71,6 +74,10 @@ test-hostile: setup
 
 sanitize: setup
 	$(BIN)/python -m tests.sanitize $(addprefix --variants=,$(VARIANTS))
+
+versions: setup
+	$(BIN)/python -m tests.versions $(VERSIONS); status=$$?; \
+	  $(BIN)/python -m lazy_runtime.compat > docs/versions.md && exit $$status
 
 bench: setup
 	$(BIN)/python -m benchmarks run --output $(RESULTS) $(BENCH)

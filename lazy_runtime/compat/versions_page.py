@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from . import distributed, dynamo, jaxlib, torch, tracing
+from . import distributed, dynamo, jaxlib, seen, torch, tracing
 from .rows import SUPPORTED, Row
 
 #: The tables, each under its title on the page.
@@ -21,26 +21,13 @@ TABLES: dict[str, tuple[Row, ...]] = {
 
 _TORCH, _JAX = SUPPORTED["torch"], SUPPORTED["jax"]
 
-_HEAD = f"""# Versions of torch and jax
-
-Supported are torch {_TORCH[0]} to {_TORCH[-1]} and jax {_JAX[0]} to {_JAX[-1]}. What has been run with which of
-them stands in the [README](../README.md).
-
-The package uses names that torch and jax keep to themselves, and another version may not have one. All of them stand
-in `lazy_runtime/compat/`, and here. Where a name is missing, `import torch` still works, and the columns say what
-does not. Where that is the whole xla device, or the backend, the error at its start names what is missing.
-An asterisk marks what the package exchanges for a function of its own.
-
-This page is made by `python -m lazy_runtime.compat`.
-"""
-
 
 def markdown() -> str:
     """`docs/versions.md`."""
-    lines = [_HEAD]
+    lines = [_head()]
     for title, rows in TABLES.items():
         lines += [
-            f"## {title}",
+            f"### {title}",
             "",
             "| names | versions | what for | what is lost without it | what does not start |",
             "|---|---|---|---|---|",
@@ -62,3 +49,25 @@ def _range(versions: tuple[str, ...]) -> str:
     if versions in SUPPORTED.values():
         return "all"
     return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+
+
+def _head() -> str:
+    return f"""# Versions of torch and jax
+
+Supported are torch {_TORCH[0]} to {_TORCH[-1]} and jax {_JAX[0]} to {_JAX[-1]}.
+
+## What was tried
+
+`make versions` installs the package beside other versions, and runs a part of the tests there (`tests/versions`).
+
+{chr(10).join(seen.markdown())}
+
+## Private names
+
+The package uses names that torch and jax keep to themselves, and another version may not have one. All of them stand
+in `lazy_runtime/compat/`, and here. Where a name is missing, `import torch` still works, and the columns say what
+does not. Where that is the whole xla device, or the backend, the error at its start names what is missing.
+An asterisk marks what the package exchanges for a function of its own.
+
+This page is made by `python -m lazy_runtime.compat`.
+"""
