@@ -24,7 +24,8 @@ from torch import nn
 
 import lazy_runtime
 from lazy_runtime.common import metrics, output
-from lazy_runtime.torch_xla import runtime
+from lazy_runtime.platform import replicas
+from lazy_runtime.processes import process_job
 from tests.openxla_backend.helpers import counting
 from tests.openxla_backend.trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
@@ -545,7 +546,7 @@ def test_an_evaluation_is_recorded():
 
 def test_in_a_job_of_several(monkeypatch):
     """One of the replicas might not be traced, and its programs would be others than theirs."""
-    monkeypatch.setattr(runtime, "world_size", lambda: 2)
+    monkeypatch.setattr(replicas, "place", lambda: process_job.ALONE._replace(size=2))
     eager, compiled = both(zero_grad_last)
     run(eager, compiled)
     assert not is_traced()
