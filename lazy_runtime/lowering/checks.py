@@ -111,7 +111,7 @@ def current_call() -> int:
 
 
 def require(ok: Any, error: Callable[[int], Exception], value: Any = 0) -> None:
-    """Within a lowering whose operator is registered with `checked=True`: the program fails where `ok` is false.
+    """Within a lowering whose operator is registered with `fallible=True`: the program fails where `ok` is false.
 
     Args:
         ok: boolean scalar.

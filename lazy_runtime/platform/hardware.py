@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from .xla_devices import Device
@@ -30,13 +31,11 @@ def memory(device: Device) -> dict[str, int]:
             "bytes_limit": int(limit),
             "peak_bytes_used": int(counted.get("peak_bytes_in_use", used)),
         }
-    buffers = device.jax_device.client.live_arrays()
+    # a part's size, not the part: that would be one more array of the same memory, which the next call would count
     used = sum(
-        part.data.nbytes
-        for array in buffers
+        math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        for array in device.jax_device.client.live_arrays()
         if not array.is_deleted() and device.jax_device in array.devices()
-        for part in array.addressable_shards
-        if part.device == device.jax_device
     )
     _peaks[device] = max(used, _peaks.get(device, 0))
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -96,7 +96,7 @@ _OWN = {"all_to_all_parts": ("tensor", "output_sizes", "input_sizes", "place")}
 
 
 def described(call: Call) -> str:
-    """`all_reduce(tensors=[float32[4], float32[2, 3]], kind='sum', scale=0.5, members=(), size=2)`."""
+    """`all_reduce(tensors=[float32[4], float32[2, 3]], kind='sum', scale=0.5, members=[], size=2)`."""
     name = call.name.rpartition("::")[2]
     arguments = [
         f"{argument}={_text(each)}" if argument else _text(each)

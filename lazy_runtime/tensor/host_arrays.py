@@ -15,6 +15,8 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16}
 def from_numpy(host: np.ndarray) -> torch.Tensor:
     """A fresh, contiguous CPU tensor with the data of a numpy array, whose dtype may be one of ml_dtypes'."""
     dtype = dtypes.to_torch(host.dtype)
+    if not host.size:  # numpy's copy has strides of 0
+        return torch.empty(host.shape, dtype=dtype)
     if dtype in _NOT_NUMPY:
         host = host.view(dtypes.to_numpy(_CARRIERS[dtype.itemsize]))
     tensor = torch.from_numpy(host.copy())  # the array itself is immutable and maybe shared with XLA

@@ -109,7 +109,7 @@ def test_what_a_device_cannot_hold_is_refused(device, make, kind, message):
 # ---- to the host
 
 
-@pytest.mark.parametrize("name", [name for name, tensor in TENSORS.items() if tensor.numel()])
+@pytest.mark.parametrize("name", TENSORS)
 def test_a_copy_comes_back_with_its_strides(device, name):
     tensor = TENSORS[name]
     copy = transfer.to_device(tensor, device)

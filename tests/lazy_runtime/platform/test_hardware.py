@@ -94,3 +94,11 @@ def test_the_peak_stays_when_buffers_go(counts_nothing):
 def test_the_limit_is_the_machines_memory(counts_nothing):
     expected = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert hardware.memory(counts_nothing)["bytes_limit"] == expected
+
+
+def test_a_second_look_counts_a_buffer_once(counts_nothing):
+    before = hardware.memory(counts_nothing)["bytes_used"]
+    x = torch.ones(1 << 18).to("xla")
+    lazy_runtime.sync(wait=True)
+    used = [hardware.memory(counts_nothing)["bytes_used"] - before for _ in range(3)]
+    assert used == [x.nbytes] * 3
