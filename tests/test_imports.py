@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import graphlib
+from collections import Counter
+from pathlib import Path
 
 import grimp
 import pytest
@@ -20,3 +22,11 @@ def test_no_module_imports_itself_over_others(graph):
 
 def test_the_device_does_not_know_the_compiler_backend(graph):
     assert not graph.find_shortest_chains("lazy_runtime", "openxla_backend")
+
+
+def test_no_folder_is_crowded():
+    """A reader sees at once what a folder has: at most 25 files of Python."""
+    root = Path(__file__).parents[1]
+    names = ("lazy_runtime", "openxla_backend", "benchmarks", "tests")
+    counts = Counter(file.parent for name in names for file in (root / name).rglob("*.py"))
+    assert {str(folder.relative_to(root)): count for folder, count in counts.items() if count > 25} == {}

@@ -13,12 +13,13 @@ import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.ops import registry
 
-from . import dynamo, refusals, roads, tolerances
+from . import dynamo, roads, tolerances
 from .arguments import CPU, EXACT, XLA
 from .case import Case
 from .cases import cases
 from .compare import Comparison, first_line
 from .rows import Row
+from .wrong_calls import refusals
 
 Outcome = dict[str, Any]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from . import excused, expected, rows, share
+from . import expected, rows, share
 from .compare import shorten
 from .rows import Row
+from .wrong_calls import excused
 
 PATH = pathlib.Path(__file__).parents[2] / "docs" / "operators.md"
 

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import excused, roads, tolerances, wrong
-from .arguments import CPU, EXACT
-from .compare import Comparison, Result, first_line, message
-from .rows import Row
+from .. import roads, tolerances
+from ..arguments import CPU, EXACT
+from ..compare import Comparison, Result, first_line, message
+from ..rows import Row
+from . import excused, wrong
 from .wrong import Wrong
 
 #: How many calls that the CPU takes are compared, and how many with a tensor elsewhere: each may cost a compile.

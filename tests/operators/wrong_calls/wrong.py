@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from . import rows, ties
-from .arguments import Target, arguments, place
-from .case import Call, Case, Wrap
+from .. import rows, ties
+from ..arguments import Target, arguments, place
+from ..case import Call, Case, Wrap
 
 #: How many calls that the CPU refuses are drawn for an entry, and out of how many at most: most changes of a sample of
 #: an elementwise operator leave a call that is right.
