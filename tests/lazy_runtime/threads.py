@@ -62,7 +62,7 @@ def interpreted(is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
-    with mock.patch.object(compiler, "executable", lambda graph, *_: Interpreted(graph)):
+    with mock.patch.object(compiler, "executable", lambda graph, *_, **__: Interpreted(graph)):
         yield
 
 
