@@ -119,7 +119,7 @@ def test_operators_of_one_name_differ(x):
 
 def test_lowerings_from_elsewhere_have_no_key(x):
     operator = registry.Operator("aten::neg", aten.neg.default, lambda call, args, kwargs: -args[0])
-    with pytest.raises(disk_key.UncacheableError, match=r"the lowering of aten::neg is defined in test_disk_key"):
+    with pytest.raises(disk_key.UncacheableError, match=f"the lowering of aten::neg is defined in {__name__}"):
         program(lambda x: dispatch.record(operator, (x,), {}), x)
 
 
