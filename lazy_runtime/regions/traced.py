@@ -30,7 +30,7 @@ _MOST = 8
 _DYNAMOS_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
     ("The .grad attribute of a Tensor that is not a leaf", UserWarning),
     (".*should not be instantiated", DeprecationWarning),
-    ("`torch.jit.script_method` is deprecated", DeprecationWarning),
+    ("`torch.jit.script_method` is deprecated", Warning),  # of another kind from torch 2.14 on
 )
 
 

@@ -490,7 +490,7 @@ def test_a_constant_number_that_vmap_casts(device):
 
 
 # torch's own decompositions for forward mode
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # a FutureWarning from torch 2.14 on
 @pytest.mark.parametrize("device", ["cpu", "xla"])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_forward_mode_derivatives_are_not_lost(device, requires_grad):

@@ -56,7 +56,7 @@ def test_as_on_the_cpu(name):
 @pytest.mark.parametrize("name", ["AdamW, amsgrad", "SGD, nesterov"])
 @pytest.mark.filterwarnings(  # torch's own, while Dynamo traces
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
-    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    "ignore:`torch.jit.script_method` is deprecated",
 )
 def test_within_a_compiled_step(name):
     torch.testing.assert_close(train("xla", name, compiled=True), train("cpu", name), rtol=1e-7, atol=1e-9)

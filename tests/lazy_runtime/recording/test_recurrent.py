@@ -127,7 +127,7 @@ def test_second_derivatives(name: str, is_packed: bool) -> None:
 
 
 # torch's own decompositions for forward mode
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_forward_mode_and_functional_derivatives() -> None:
     model = _layer("lstm")
     x = torch.randn(3, 2, 3, dtype=torch.float64)
