@@ -67,7 +67,7 @@ def compare(count: int) -> int:
 
 def test_any_arguments():
     """In a process of its own: what is forgotten here has ended in signal 11."""
-    program = "from tests.lazy_runtime import test_memory; print(test_memory.compare(400))"
+    program = "from tests.lazy_runtime.dispatcher import test_memory; print(test_memory.compare(400))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert int(ended.stdout) > 60
