@@ -11,7 +11,6 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import lazy_runtime
-from lazy_runtime.torch_xla import experimental
 
 from .. import counters, measure, models
 from . import decoder_only
@@ -83,7 +82,7 @@ class Trainer:
 
     def steps(self, count: int) -> float:
         """Seconds of so many steps, to the completion of the last."""
-        with experimental.eager_mode_context(self.mode != "tracing"):
+        with lazy_runtime.experimental.eager_mode_context(self.mode != "tracing"):
 
             def run() -> None:
                 for _ in range(count):
