@@ -54,12 +54,14 @@ class DeviceRun:
         updated: frozenset[int] | None,
         ends_step: bool = False,
     ):
-        """Args:
-        compile: gives the executable, where the program is run by itself.
-        elsewhere: numbers of the arguments that are CPU tensors.
-        updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the steps;
-            None for an inference graph.
-        ends_step: it has the optimizer's update in it.
+        """Makes the calls of a program.
+
+        Args:
+            compile: gives the executable, where the program is run by itself.
+            elsewhere: numbers of the arguments that are CPU tensors.
+            updated: of a graph of a training step, numbers of the arguments that an optimizer updates between the
+                steps; None for an inference graph.
+            ends_step: it has the optimizer's update in it.
         """
         self._program = program
         self._compile = compile
@@ -86,7 +88,9 @@ class DeviceRun:
 
     @functools.cached_property
     def _executable(self) -> compiler.Executable:
-        return self._compile() if self._loading is None else self._loading.result()
+        found = self._compile() if self._loading is None else self._loading.result()
+        self._compile = lambda: found  # lets go of the program's plan, which holds the graph in parts
+        return found
 
     def prepare(self, is_on_disk: bool) -> None:
         """Compiles now what else is compiled when it is first run by itself.
