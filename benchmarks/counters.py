@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-# not as an import: type checkers look for the file, which is elsewhere in each of these commits
-metrics = importlib.import_module("lazy_runtime.debug.metrics")
+from lazy_runtime.debug import metrics
 
 
 def value(name: str) -> int:

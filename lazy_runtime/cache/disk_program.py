@@ -71,8 +71,10 @@ def load(entry: Entry, graph: Graph) -> Loaded:
 
 
 def _check(header: Mapping[str, Any], outputs: int) -> None:
-    """Raises:
-    ValueError: what the header says of the program is nothing that `dump` writes.
+    """Refuses a header that lacks facts of the program.
+
+    Raises:
+        ValueError: what the header says of the program is nothing that `dump` writes.
     """
     physical, checks, calls = header.get("physical"), header.get("checks"), header.get("custom_calls")
     is_right = (

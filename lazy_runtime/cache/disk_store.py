@@ -236,8 +236,10 @@ class Store:
 
 
 def _check_links(path: Path) -> None:
-    """Raises:
-    UnsafeError: the path leads through a link that others may have put there.
+    """Refuses a path that others may have led elsewhere.
+
+    Raises:
+        UnsafeError: the path leads through a link that others may have put there.
     """
     for place in (path, *path.parents):
         with contextlib.suppress(FileNotFoundError):  # it is about to be made
@@ -279,8 +281,10 @@ def _pack(header: Mapping[str, Any], payload: bytes) -> bytes:
 
 
 def _unpack(content: bytes) -> Entry:
-    """Raises:
-    TornError: it was not made by `_pack`, or has changed since.
+    """Takes the content of a file apart.
+
+    Raises:
+        TornError: it was not made by `_pack`, or has changed since.
     """
     start = len(MAGIC) + _DIGEST_SIZE
     body = memoryview(content)[start:]

@@ -34,8 +34,10 @@ class LoweringError(RuntimeError):
 
 
 class _Thread(threading.local):
-    """Attributes:
-    name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
+    """What is true of the calling thread.
+
+    Attributes:
+        name: of the user's for the programs that this thread makes now (`lazy_runtime.compile`), or empty.
     """
 
     name = ""

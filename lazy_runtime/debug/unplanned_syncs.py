@@ -59,8 +59,10 @@ class _Record:
 
 
 class _Thread(threading.local):
-    """Attributes:
-    planned: reads are what the code is there for, unless they cut the pending graph.
+    """What is true of the calling thread.
+
+    Attributes:
+        planned: reads are what the code is there for, unless they cut the pending graph.
     """
 
     planned = False

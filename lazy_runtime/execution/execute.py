@@ -59,8 +59,10 @@ def warn_of_length(device: Device) -> None:
 
 
 class _Thread(threading.local):
-    """Attributes:
-    options: of the XLA compiler, for what the calling thread executes.
+    """What is true of the calling thread.
+
+    Attributes:
+        options: of the XLA compiler, for what the calling thread executes.
     """
 
     options: tuple[tuple[str, Any], ...] = ()

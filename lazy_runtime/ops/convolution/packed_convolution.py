@@ -26,10 +26,6 @@ def _arguments(problem: ConvolutionProblem, filters: torch.Tensor) -> tuple[Any,
     return packed.packed_filters(filters, size, *geometry), size, *geometry
 
 
-def _room(filters: torch.Tensor, arguments: tuple[Any, ...]) -> list[int]:
-    return [arguments[0]]
-
-
 KERNEL = Kernel(
     "oneDNN, packed filters",
     accepts,
@@ -38,7 +34,7 @@ KERNEL = Kernel(
     packing=Packing(
         torch.ops.lazy_runtime.pack_filters.default,
         torch.ops.lazy_runtime.packed_convolution.default,
-        _room,
+        packed.room,
         _arguments,
         in_bytes=True,
         upcasts=True,

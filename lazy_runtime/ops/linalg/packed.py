@@ -138,6 +138,11 @@ def packed_matrix(matrix: torch.Tensor, rows: int) -> int:
     return _aligned(_matrix_bytes(tuple(matrix.shape), matrix.dtype, rows))
 
 
+def room(weight: torch.Tensor, arguments: tuple[Any, ...]) -> list[int]:
+    """The sizes of a packed weight, for a kernel's row: so many bytes as the operator that packs it is told first."""
+    return [arguments[0]]
+
+
 # ---- the operators
 
 #: Activations that a packed convolution or product may end with, as torch's kernels compute them in place.

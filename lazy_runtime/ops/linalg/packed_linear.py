@@ -32,10 +32,6 @@ def _arguments(problem: MatmulProblem, matrix: torch.Tensor) -> tuple[Any, ...]:
     return packed.packed_matrix(matrix, rows), rows
 
 
-def _room(matrix: torch.Tensor, arguments: tuple[Any, ...]) -> list[int]:
-    return [arguments[0]]
-
-
 KERNEL = Kernel(
     "oneDNN, packed matrix",
     accepts,
@@ -44,7 +40,7 @@ KERNEL = Kernel(
     packing=Packing(
         torch.ops.lazy_runtime.pack_matrix.default,
         torch.ops.lazy_runtime.packed_linear.default,
-        _room,
+        packed.room,
         _arguments,
         in_bytes=True,
         upcasts=True,
