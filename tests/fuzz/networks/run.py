@@ -80,8 +80,8 @@ def _check(program: Program, roads: Sequence[str]) -> Difference | None:
             found = _difference(expected, got, tolerances)
         if found is None:
             continue
-        if compiled and _is_torchs_own(program, compiled, expected, tolerances):
-            return found._replace(road="torch", kind=f"compiled: {found.kind}")
+        if compiled and (theirs := _torchs_own(program, compiled, expected, tolerances)):
+            return found._replace(road="torch", kind=f"compiled: {found.kind}", text=f"{found.text}\n# {theirs}")
         found = found._replace(road=road)
         if found.kind.startswith("gradient") or (" after " in found.kind):
             return _decided(program, found)
@@ -207,12 +207,16 @@ def _shown(x: torch.Tensor) -> str:
     return f"{tuple(x.shape)} {x.dtype} {x.flatten()[:6].tolist()}"
 
 
-def _is_torchs_own(program: Program, compiled: str, expected: Any, tolerances: dict[str, float] | None) -> bool:
-    """Whether Dynamo or AOTAutograd changes what the program means by itself, on CPU tensors."""
-    return any(
-        _difference(expected, _outcome(program, "cpu", compiled, backend=backend), tolerances) is not None
-        for backend in ("eager", "aot_eager")
-    )
+def _torchs_own(program: Program, compiled: str, expected: Any, tolerances: dict[str, float] | None) -> str:
+    """How Dynamo or AOTAutograd changes what the program means by itself, on CPU tensors; "" if they do not.
+
+    A difference of theirs may still be one that this package can mend: each kind is to be looked at.
+    """
+    for backend in ("eager", "aot_eager"):
+        found = _difference(expected, _outcome(program, "cpu", compiled, backend=backend), tolerances)
+        if found is not None:
+            return f"{backend} differs from eager PyTorch too, {found.kind}: {found.text}"
+    return ""
 
 
 # ---- who is right
