@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..ir import dtypes
+from ..ir import dtypes, lowering_context
 from ..ir.graph import Call, Graph, Nested
 from ..ir.spec import TensorSpec
-from ..lowering import aten_bridge, checks, layout
+from ..lowering import checks, layout
 from .donation_ordering import DonationOrdering
 from .plan import CompilePlan
 
@@ -67,12 +67,17 @@ def to_function(plan: CompilePlan, physical: set[int], checked: list[checks.Chec
     graph, keep_layout = plan.graph, plan.keep_layout
 
     def function(*arguments: Any) -> list[Any]:
-        is_sharded = graph.device.grid is not None
-        bridge = aten_bridge.lowering(is_sharded, plan.is_of_kernels, plan.has_other_kernels)
-        with dtypes.narrowing(graph.device.narrows), bridge:
-            return run(arguments)
+        collector = checks.Collector()
+        with lowering_context.changed(
+            narrows=graph.device.narrows and bool(dtypes.NARROWED),
+            is_sharded=graph.device.grid is not None,
+            has_kernel_thread=plan.is_of_kernels,
+            has_other_kernels=plan.has_other_kernels,
+            collector=collector,
+        ):
+            return run(arguments, collector)
 
-    def run(arguments: Sequence[Any]) -> list[Any]:
+    def run(arguments: Sequence[Any], collector: checks.Collector) -> list[Any]:
         taken = {(graph.leaves[number].shape, dtypes.to_numpy(graph.leaves[number].dtype)) for number in graph.donated}
         leaves: list[Any] = list(arguments[: len(graph.leaves)])
         for number in graph.channels_last:
@@ -80,10 +85,9 @@ def to_function(plan: CompilePlan, physical: set[int], checked: list[checks.Chec
         numbers = iter(arguments[len(graph.leaves) :])
         floats = next(numbers) if graph.floats else ()
         ints = next(numbers) if graph.ints else ()
-        with checks.Collector() as collector:
-            collector.zero = next(numbers) if graph.is_collective else None
-            collector.ordering = DonationOrdering(plan)
-            results = evaluate(graph, leaves, floats, ints, collector, plan.scopes)
+        collector.zero = next(numbers) if graph.is_collective else None
+        collector.ordering = DonationOrdering(plan)
+        results = evaluate(graph, leaves, floats, ints, plan.scopes)
         for number, result in enumerate(results):
             allowed = keep_layout is None or number in keep_layout
             if allowed and isinstance(result, layout.ChannelsLast) and (result.shape, result.dtype) not in taken:
@@ -104,16 +108,17 @@ def evaluate(
     leaves: Any,
     floats: Any,
     ints: Any,
-    collector: checks.Collector,
     scopes: Sequence[str] = (),
     number_of: Callable[[int], int] | None = None,
 ) -> list[Any]:
-    """Interprets the graph on (traced) arrays or `ChannelsLast` values.
+    """Interprets the graph on (traced) arrays or `ChannelsLast` values, in the lowering context around it.
 
     Args:
         scopes: for each call, what its instructions are named after; empty for nothing.
         number_of: makes the numbers of the calls in checks and errors (`checks.Collector.nested`).
     """
+    context = lowering_context.current()
+    collector = checks.current()
     slots: list[Any] = []
     ordering: DonationOrdering | None = collector.ordering
     next_operand = next_float = next_int = 0
@@ -134,7 +139,7 @@ def evaluate(
             with inside, jax.named_scope(scopes[number]) if scopes else _NOTHING:
                 if _is_of_nothing(call):
                     results = _nothing(call)
-                elif dtypes.is_narrowing():
+                elif context.narrows:
                     results = _narrow(call, arrays, call_floats, call_ints, collector)
                 else:
                     results = call.evaluate(arrays, call_floats, call_ints)
@@ -187,9 +192,8 @@ _nesting = threading.RLock()
 def _new_nested_call(graph: Graph, lines: Mapping[int, str], scopes: Sequence[str]) -> Call:
 
     def evaluate_graph(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> list[Any]:
-        collector = checks.current()
-        with collector.nested() as number_of:
-            return evaluate(graph, arrays, floats, ints, collector, scopes, number_of)
+        with checks.current().nested() as number_of:
+            return evaluate(graph, arrays, floats, ints, scopes, number_of)
 
     call = Call(
         "openxla::graph",
@@ -217,7 +221,7 @@ def _narrow(call: Call, arrays: Sequence[Any], floats: Any, ints: Any, collector
         results = call.evaluate(arrays, floats, ints)
     except Exception:
         collector.forget(known)
-        with dtypes.narrowing(False):
+        with lowering_context.changed(narrows=False):
             wide = [_cast(array, spec) for array, spec in zip(arrays, call.inputs, strict=True)]
             results = call.evaluate(wide, floats, ints)
     return [result if spec is None else _cast(result, spec) for result, spec in zip(results, call.outputs, strict=True)]

@@ -6,9 +6,6 @@ under jax's global flag, which belongs to the user.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,6 +14,7 @@ import numpy as np
 import torch
 
 from ..common import environment
+from . import lowering_context
 
 _TORCH_TO_JAX: dict[torch.dtype, Any] = {
     torch.bool: jnp.bool_,
@@ -72,28 +70,6 @@ def _narrowed() -> dict[torch.dtype, np.dtype]:
 NARROWED = _narrowed()
 
 
-class _Thread(threading.local):
-    narrowing = False
-
-
-_thread = _Thread()
-
-
-@contextlib.contextmanager
-def narrowing(on: bool) -> Iterator[None]:
-    """Within the block `to_numpy` gives what xla devices store (`NARROWED`), in this thread; or not."""
-    outer, _thread.narrowing = _thread.narrowing, on and bool(NARROWED)
-    try:
-        yield
-    finally:
-        _thread.narrowing = outer
-
-
-def is_narrowing() -> bool:
-    """Whether a program is being lowered whose arrays have fewer bits than torch says."""
-    return _thread.narrowing
-
-
 def stored(dtype: torch.dtype) -> np.dtype:
     """What xla devices store for a torch dtype: see `to_numpy`."""
     return NARROWED.get(dtype) or to_numpy(dtype)
@@ -105,7 +81,7 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
     Raises:
         TypeError: the dtype (quantized, sub-byte) does not exist in XLA.
     """
-    if NARROWED and _thread.narrowing and dtype in NARROWED:
+    if NARROWED and dtype in NARROWED and lowering_context.current().narrows:
         return NARROWED[dtype]
     try:
         return _TO_NUMPY[dtype]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import torch
 
 from .. import native
 from ..compat.torch import disable_current_modes
-from ..ir import dtypes
+from ..ir import lowering_context
 from . import checks
 from .layout import ChannelsLast, HeadsLast, Opaque, Packed, Part, Strided, Transposed
 
@@ -29,43 +28,7 @@ def available() -> bool:
     """Whether operators that XLA has too are to be called of torch: the bridge is there, and the program that is being
     lowered is no sharded one. XLA can cut its own operators among devices; of a custom call every device does all.
     """
-    return not _thread.is_sharded and is_built()
-
-
-class _Thread(threading.local):
-    is_sharded = False
-    is_of_kernels = False
-    has_other_kernels = False
-
-
-_thread = _Thread()
-
-
-@contextlib.contextmanager
-def lowering(sharded: bool, of_kernels: bool = False, other_kernels: bool = False) -> Iterator[None]:
-    """Within, the calling thread lowers a program.
-
-    Args:
-        sharded: it is sharded over devices.
-        of_kernels: its calls of kernels go to a thread of their own (`native/kernel_thread.h`).
-        other_kernels: it has kernels that are no products of matrices.
-    """
-    before = _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels
-    _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels = sharded, of_kernels, other_kernels
-    try:
-        yield
-    finally:
-        _thread.is_sharded, _thread.is_of_kernels, _thread.has_other_kernels = before
-
-
-def is_of_kernels() -> bool:
-    """Whether the kernels of the program that the calling thread lowers have a thread of their own (`lowering`)."""
-    return _thread.is_of_kernels
-
-
-def has_other_kernels() -> bool:
-    """Whether the program that the calling thread lowers calls other kernels than products (`lowering`)."""
-    return _thread.has_other_kernels
+    return not lowering_context.current().is_sharded and is_built()
 
 
 def release_workers() -> None:
@@ -123,7 +86,7 @@ def call(
     """
     arrays: list[Any] = []
     encoded = [_encode(argument, arrays) for argument in arguments]
-    if dtypes.is_narrowing() and any(array.dtype == np.int32 for array in arrays):
+    if lowering_context.current().narrows and any(array.dtype == np.int32 for array in arrays):
         raise TypeError(f"{name} takes indices of 64 bits")  # and gets them: `lower` tries again with torch's dtypes
     kinds = "o" * len(results) if RESULT in encoded else "".join(map(_kind, results))
     text = "|".join([name, kinds, *encoded])
@@ -132,7 +95,10 @@ def call(
     wanted = [_buffer(like) for like in results if like is not None]
     made = iter(
         jax.ffi.ffi_call("aten_call", [jax.ShapeDtypeStruct(like.shape, like.dtype) for like in wanted])(
-            *arrays, call=text, number=np.int64(checks.current_call()), own_thread=_thread.is_of_kernels
+            *arrays,
+            call=text,
+            number=np.int64(checks.current_call()),
+            own_thread=lowering_context.current().has_kernel_thread,
         )
     )
     return [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from ..common import metrics
+from ..ir import lowering_context
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -62,13 +62,6 @@ class Collector:
         self._failed: list[Any] = []
         self._values: list[Any] = []
 
-    def __enter__(self) -> Collector:
-        self._outer, _thread.collector = _thread.collector, self
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _thread.collector = self._outer
-
     @contextlib.contextmanager
     def nested(self) -> Iterator[Callable[[int], int]]:
         """While the graph behind the current call is lowered: makes the numbers of its calls."""
@@ -92,22 +85,25 @@ class Collector:
         return jnp.stack([jnp.where(failed[first], first, -1).astype(jnp.int64), jnp.stack(self._values)[first]])
 
 
-class _Thread(threading.local):
-    collector: Collector | None = None
-
-
-_thread = _Thread()
+@contextlib.contextmanager
+def collecting() -> Iterator[Collector]:
+    """Within the block, what the calling thread lowers hands its checks to a new collector."""
+    with lowering_context.changed(collector=Collector()) as context:
+        assert context.collector is not None
+        yield context.collector
 
 
 def current() -> Collector:
     """The collector of the program that the calling thread traces."""
-    assert _thread.collector is not None
-    return _thread.collector
+    collector = lowering_context.current().collector
+    assert collector is not None
+    return collector
 
 
 def current_call() -> int:
     """Number of the call that is being lowered, within its graph."""
-    return _thread.collector.call if _thread.collector is not None else 0
+    collector = lowering_context.current().collector
+    return collector.call if collector is not None else 0
 
 
 def require(ok: Any, error: Callable[[int], Exception], value: Any = 0) -> None:
@@ -118,8 +114,9 @@ def require(ok: Any, error: Callable[[int], Exception], value: Any = 0) -> None:
         error: makes the exception from `value`.
         value: integer scalar, for the message.
     """
-    if _thread.collector is not None:
-        _thread.collector.add(ok, error, value)
+    collector = lowering_context.current().collector
+    if collector is not None:
+        collector.add(ok, error, value)
 
 
 def in_range(index: Any, size: int, error: Callable[[int], Exception], lowest: int | None = None) -> None:

@@ -7,7 +7,6 @@ another level is another program.
 
 from __future__ import annotations
 
-import threading
 from typing import Literal, cast
 
 import jax
@@ -16,8 +15,9 @@ import numpy as np
 import torch
 
 from ..compat.torch import get_float32_matmul_precision
+from ..ir import lowering_context
+from ..ir.lowering_context import Level
 
-Level = Literal["highest", "high", "medium"]
 XLALevel = Literal["highest", "high", "default"]
 
 _TO_JAX: dict[str, jax.lax.Precision] = {
@@ -57,29 +57,8 @@ def set_mat_mul_precision(precision: XLALevel) -> None:
     torch.set_float32_matmul_precision("medium" if precision == "default" else precision)
 
 
-class _Thread(threading.local):
-    level: Level = "highest"
-
-
-_thread = _Thread()
-
-
-class at:
-    """The context in which a call is lowered that was recorded under a level."""
-
-    def __init__(self, level: Level):
-        self._level: Level = level
-        self._outer: Level = "highest"
-
-    def __enter__(self) -> None:
-        self._outer, _thread.level = _thread.level, self._level
-
-    def __exit__(self, *exception: object) -> None:
-        _thread.level = self._outer
-
-
 def of(dtype: np.dtype) -> jax.lax.Precision | None:
     """XLA's precision for products of `dtype` in the call that is being lowered, whose operator must be registered with
     `products=True`: for all others it is that of "highest".
     """
-    return _TO_JAX[_thread.level] if dtype in _NARROWABLE else None
+    return _TO_JAX[lowering_context.current().precision] if dtype in _NARROWABLE else None

@@ -8,7 +8,6 @@ weights in an order of its own says how they are packed; inference packs the wei
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import torch
 
 from ..common import output
 from ..compat.torch import schema_of
+from ..ir import lowering_context
 from ..lowering import aten_bridge, checks
 
 
@@ -205,17 +205,11 @@ _REMEMBERED = 4096
 _choices: deque[Choice] = deque(maxlen=_REMEMBERED)
 
 
-class _Thread(threading.local):
-    collected: list[tuple[int, Choice]] | None = None
-
-
-_thread = _Thread()
-
-
 def _note(choice: Choice) -> None:
     _choices.append(choice)
-    if _thread.collected is not None:
-        _thread.collected.append((checks.current_call(), choice))
+    chosen = lowering_context.current().choices
+    if chosen is not None:
+        chosen.append((checks.current_call(), choice))
     if output.is_logged("xla_kernels"):
         output.log("xla_kernels", str(choice))
 
@@ -235,8 +229,6 @@ def collected() -> Iterator[list[tuple[int, Choice]]]:
     """Receives the choices that the calling thread makes within, each with the number of the call that is lowered
     (`checks.NESTED`).
     """
-    before, _thread.collected = _thread.collected, []
-    try:
-        yield _thread.collected
-    finally:
-        _thread.collected = before
+    found: list[tuple[int, Choice]] = []
+    with lowering_context.changed(choices=found):
+        yield found

@@ -26,7 +26,7 @@ from ..compat.torch import (
 from ..compat.tracing import FakeTensor
 from ..compilation import capacity, compiler, deferred_views
 from ..execution import execute, recorders, transfer
-from ..ir import dtypes
+from ..ir import dtypes, lowering_context
 from ..ir.graph import Call, Handle, Node, Placeholder, Value
 from ..ir.spec import TensorSpec
 from ..lowering import precision
@@ -395,7 +395,7 @@ def _new_call(
         filled = {name: fill(arg) for name, arg in template_kwargs.items()}
         if operator.random:
             filled["seed"] = int_inputs[-1]
-        with precision.at(level):
+        with lowering_context.changed(precision=level):
             results = operator.lowering(call, [fill(arg) for arg in template_args], filled)
         return [results] if container is None else list(results)
 

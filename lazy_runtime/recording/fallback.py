@@ -26,7 +26,7 @@ from ..compat.torch import (
     tree_map,
 )
 from ..execution import transfer
-from ..ir import dtypes
+from ..ir import lowering_context
 from ..ir.graph import Call
 from ..lowering import aten_bridge
 from ..lowering.layout import logical
@@ -86,7 +86,7 @@ def _can_pass(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 @functools.cache
 def _operator(func: OpOverload) -> Operator:
     def lowering(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if dtypes.is_narrowing():  # `lower` then gives what torch's kernels expect
+        if lowering_context.current().narrows:  # `lower` then gives what torch's kernels expect
             raise TypeError(f"{func.name()} runs on torch's own dtypes")
         arguments = logical(_all_arguments(func, args, kwargs))
         results = [spec and spec.struct() for spec in call.outputs]

@@ -75,8 +75,8 @@ class _Function:
             tensors[self._places[leaf]] if isinstance(leaf, int) else next(constants) for leaf in self.program.leaves
         ]
         outer = checks.current_call()
-        with checks.Collector() as inner:
-            found = lower.evaluate(self.program.graph, leaves, (), ints, inner, number_of=lambda _: outer)
+        with checks.collecting() as inner:
+            found = lower.evaluate(self.program.graph, leaves, (), ints, number_of=lambda _: outer)
             results = [
                 found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
                 for result, n, at in self._given

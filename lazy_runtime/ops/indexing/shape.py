@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ...ir import dtypes
+from ...ir import dtypes, lowering_context
 from ...ir.spec import contiguous_strides, storage_size
 from ...lowering import aten_bridge, layout
 from ...lowering.layout import ChannelsLast, Permuted, Taken, Transposed, axis, logical, physical
@@ -283,7 +283,8 @@ def concatenate(parts, dim):
 def cat(tensors, dim=0, *, out):
     if any(isinstance(x, ChannelsLast) for x in tensors) and all(x.ndim == len(out.shape) for x in tensors):
         parts = [physical(x).astype(dtypes.to_numpy(out.dtype)) for x in tensors]
-        if aten_bridge.is_of_kernels() and len(out.shape) == 4:  # XLA's takes two to ten times as long as torch's
+        # XLA's takes two to ten times as long as torch's
+        if lowering_context.current().has_kernel_thread and len(out.shape) == 4:
             like = ChannelsLast.described(out.shape, parts[0].dtype)
             (whole,) = aten_bridge.call("aten::cat", [[ChannelsLast(part) for part in parts], dim], [like])
             return whole

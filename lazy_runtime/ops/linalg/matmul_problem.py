@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ...lowering import aten_bridge
+from ...ir import lowering_context
 from ..kernels import Refused, Verdict, sizes
 
 
@@ -34,7 +34,7 @@ class MatmulProblem(NamedTuple):
     def of(cls, x: Any, y: Any, platform: str) -> MatmulProblem:
         """The problem of two operands in a lowering: arrays, or `Transposed` ones."""
         dtypes = str(x.dtype), str(y.dtype)
-        return cls(tuple(x.shape), tuple(y.shape), *dtypes, platform, aten_bridge.has_other_kernels())
+        return cls(tuple(x.shape), tuple(y.shape), *dtypes, platform, lowering_context.current().has_other_kernels)
 
     def __str__(self) -> str:
         return f"{sizes(self.x)} by {sizes(self.y)} of {self.dtype} on {self.platform}"

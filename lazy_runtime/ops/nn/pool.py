@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...ir import lowering_context
 from ...lowering import aten_bridge
 from ...lowering.layout import ChannelsLast, logical, physical
 from ..indexing.reduction import opmath
@@ -142,7 +143,8 @@ def _spread(x, zero, edges):
 @op("aten::max_pool2d_with_indices", channels_last=True)
 def max_pool2d_with_indices(x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False, *, out):
     # XLA pads in memory, which takes longer than all else; torch's kernel does not, and is at home among others of its
-    if aten_bridge.is_of_kernels() and x.ndim == 4 and any(_window(padding, 2)) and x.dtype == jnp.float32:
+    is_among_kernels = lowering_context.current().has_kernel_thread
+    if is_among_kernels and x.ndim == 4 and any(_window(padding, 2)) and x.dtype == jnp.float32:
         like = [ChannelsLast.described(out[0].shape, dtype) for dtype in (x.dtype, jnp.int64)]
         arguments = [kernel_size, stride, padding, dilation, ceil_mode]
         return tuple(aten_bridge.call("aten::max_pool2d_with_indices", [ChannelsLast(physical(x)), *arguments], like))

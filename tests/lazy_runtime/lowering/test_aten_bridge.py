@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lazy_runtime.ir import dtypes
+from lazy_runtime.ir import dtypes, lowering_context
 from lazy_runtime.lowering import aten_bridge
 from lazy_runtime.lowering.layout import ChannelsLast, HeadsLast, Part
 from tests import comma_locale, native_part
@@ -324,7 +324,7 @@ def test_what_a_kernel_keeps_is_its_own(kernels):
 @pytest.fixture(params=[False, True], ids=["in XLA's thread", "in a thread of their own"])
 def whose_thread(request):
     """Programs whose calls stay in XLA's threads, or have a thread of their own."""
-    with aten_bridge.lowering(False, request.param):
+    with lowering_context.changed(has_kernel_thread=request.param):
         yield
 
 
@@ -410,7 +410,7 @@ def test_a_program_that_runs_on_while_the_process_ends(fresh_process):
 
         import jax
         from lazy_runtime.lowering import aten_bridge
-        from lazy_runtime.ir import dtypes
+        from lazy_runtime.ir import dtypes, lowering_context
 
         assert aten_bridge.is_built()
         with dtypes.x64():

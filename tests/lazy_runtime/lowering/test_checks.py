@@ -27,16 +27,17 @@ def out_of_range(value):
 
 def checked(function, *arrays):
     """What a compiled program says of its checks, and the checks."""
-    collector = checks.Collector()
+    found = []
 
     def program(*arrays):
-        with collector:
+        with checks.collecting() as collector:
             function(*map(jnp.asarray, arrays))
+        found.extend(collector.checks)
         return collector.flag()
 
     with dtypes.x64():
         flag = jax.jit(program)(*map(np.array, arrays))
-    return flag, collector.checks
+    return flag, found
 
 
 def failure(function, *arrays):
@@ -89,7 +90,7 @@ def test_the_first_index_that_is_out_of_range_is_told(index, lowest, expected):
 
 
 def test_no_index_is_never_out_of_range():
-    with checks.Collector() as collector:
+    with checks.collecting() as collector:
         checks.in_range(np.zeros((0, 2), np.int64), 0, out_of_range)
     assert collector.checks == []
 
@@ -100,7 +101,7 @@ def test_outside_of_a_program_nothing_is_checked():
 
 
 def test_a_check_belongs_to_the_call_that_is_lowered():
-    with dtypes.x64(), checks.Collector() as collector:
+    with dtypes.x64(), checks.collecting() as collector:
         for call in (3, 5):
             collector.call = call
             assert checks.current_call() == call
@@ -109,7 +110,7 @@ def test_a_check_belongs_to_the_call_that_is_lowered():
 
 
 def test_calls_of_a_nested_graph_have_numbers_of_their_own():
-    with checks.Collector() as collector:
+    with checks.collecting() as collector:
         collector.call = 7
         with collector.nested() as number_of:
             numbers = [number_of(inner) for inner in range(3)]
@@ -132,8 +133,8 @@ def test_checks_of_a_lowering_that_was_given_up_are_forgotten():
 
 
 def test_a_program_within_a_program_checks_for_itself():
-    with dtypes.x64(), checks.Collector() as outer:
-        with checks.Collector() as inner:
+    with dtypes.x64(), checks.collecting() as outer:
+        with checks.collecting() as inner:
             checks.require(True, negative)
         assert checks.current() is outer
     assert (len(inner.checks), len(outer.checks)) == (1, 0)
@@ -146,7 +147,7 @@ def test_a_collector_is_its_threads_own():
         found.append(checks.current_call())
         checks.require(False, negative)
 
-    with checks.Collector() as collector:
+    with checks.collecting() as collector:
         collector.call = 3
         thread = threading.Thread(target=elsewhere)
         thread.start()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
+from lazy_runtime.ir import lowering_context
 from lazy_runtime.lowering import precision
 
 FLOAT32 = np.dtype(np.float32)
@@ -56,7 +55,7 @@ def test_a_name_that_is_refused_changes_nothing():
 )
 def test_a_call_is_lowered_with_the_level_that_it_was_recorded_under(level, expected):
     torch.set_float32_matmul_precision("high")  # which is of no account any more
-    with precision.at(level):
+    with lowering_context.changed(precision=level):
         assert precision.of(FLOAT32) is expected
 
 
@@ -67,32 +66,6 @@ def test_outside_of_a_call_products_are_as_precise_as_can_be():
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16, jnp.float16, jnp.complex128, jnp.int32])
 def test_products_of_other_dtypes_have_no_level(dtype):
-    with precision.at("medium"):
+    with lowering_context.changed(precision="medium"):
         assert precision.of(np.dtype(dtype)) is None
         assert precision.of(np.dtype(jnp.complex64)) is jax.lax.Precision.DEFAULT
-
-
-def test_levels_nest():
-    with precision.at("medium"):
-        with precision.at("high"):
-            assert precision.of(FLOAT32) is jax.lax.Precision.HIGH
-        assert precision.of(FLOAT32) is jax.lax.Precision.DEFAULT
-
-
-def test_a_level_ends_with_an_error():
-    def fail():
-        with precision.at("medium"):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert precision.of(FLOAT32) is jax.lax.Precision.HIGHEST
-
-
-def test_a_level_is_its_threads_own():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(precision.of(FLOAT32)))
-    with precision.at("medium"):
-        thread.start()
-        thread.join()
-    assert found == [jax.lax.Precision.HIGHEST]

@@ -29,7 +29,7 @@ def called(func, tensors, arguments=lambda *arrays: arrays, results=None, call=0
     wanted = [None if x is None else jax.ShapeDtypeStruct(x.shape, dtypes.to_numpy(x.dtype)) for x in results]
 
     def program(*arrays):
-        with checks.Collector() as collector:
+        with checks.collecting() as collector:
             collector.call = call
             return host_call.on_host(func, arguments(*arrays), wanted)
 

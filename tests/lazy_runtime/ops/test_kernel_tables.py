@@ -10,7 +10,7 @@ import torch
 
 from lazy_runtime import ops
 from lazy_runtime.debug import kernel_tables
-from lazy_runtime.lowering import aten_bridge
+from lazy_runtime.ir import lowering_context
 from lazy_runtime.ops import kernels
 from lazy_runtime.ops.attention import attention_aten, attention_cudnn
 from lazy_runtime.ops.attention.attention_kernels import ATTENTION
@@ -234,7 +234,7 @@ def test_reasons(accepts, problem, reason):
 
 
 def test_a_sharded_program_calls_no_kernel():
-    with aten_bridge.lowering(sharded=True):
+    with lowering_context.changed(is_sharded=True):
         assert "sharded" in _reason(convolution_aten.accepts(_convolution()))
         assert CONVOLUTION.choose(_convolution()).name == "XLA"
 
