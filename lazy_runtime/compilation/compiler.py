@@ -108,20 +108,34 @@ class Executable:
         floats: Sequence[float] = (),
         ints: Sequence[int] = (),
         lines: Mapping[int, str] = _NO_LINES,
+        counted: bool = False,
     ) -> list[Any]:
-        """Runs on the leaves' buffers, in the graph's order; donated ones are gone afterwards.
+        """Starts an execution on the leaves' buffers, in the graph's order; donated ones are gone afterwards. Whatever
+        executes a program does it by this or by `start`.
 
         Args:
             floats, ints: the scalars of the graph's calls in order.
-            lines: call number → the user's line, for what is `located`.
+            lines: call number → the user's line, for what is `located` at least.
+            counted: the caller has counted this execution.
+
+        Returns:
+            The results' buffers, which may still be computed.
+
+        Raises:
+            checks.KernelError: a kernel has failed before control returned.
         """
-        results, execution = self.start(leaves, floats, ints, lines)
+        results, execution = self.start(leaves, floats, ints, lines, counted)
         if execution is not None:
             self.graph.device.started(execution)
         return results
 
     def start(
-        self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]
+        self,
+        leaves: Sequence[jax.Array],
+        floats: Sequence[float],
+        ints: Sequence[int],
+        lines: Mapping[int, str],
+        counted: bool = False,
     ) -> tuple[list[Any], checks.Execution | None]:
         """Like a call, but the caller looks after the execution."""
         self.used = programs.now()
@@ -130,14 +144,24 @@ class Executable:
         if self._is_of_kernels:
             aten_bridge.release_workers()
         began = time.perf_counter_ns()
-        results = self._run(leaves, floats, ints, lines)
+        try:
+            results = self._run(leaves, floats, ints, lines)
+        except jax.errors.JaxRuntimeError as error:
+            found = checks.kernel_error(error, self.graph, lines)
+            if found is None:
+                raise
+            raise found from None
+        if not counted:
+            metrics.count("ExecuteComputation")
         flag = results.pop() if self.checks else None
         if self._places is not None:
             results = [results[place] for place in self._places]
         if not results and flag is None:
             return results, None
         marker = results[self.smallest] if flag is None else flag
-        return results, checks.Execution(marker, flag, self.checks, self.graph, lines, began)
+        return results, checks.Execution(
+            marker, flag, self.checks, self.graph, lines, flag is not None or bool(self.located), began
+        )
 
     def _run(
         self, leaves: Sequence[jax.Array], floats: Sequence[float], ints: Sequence[int], lines: Mapping[int, str]

@@ -19,7 +19,7 @@ from ..compilation import compiler, deferred_views, linearization, lower
 from ..compilation.plan import CompilePlan
 from ..debug import compiling, graph_saver, graphs
 from ..ir import dtypes, lifetimes, scalar_deduplication
-from ..ir.graph import Graph, Handle, Node, Value
+from ..ir.graph import Handle, Node, Value
 from ..lowering import checks
 from ..platform.xla_devices import Device
 from ..tensor import sharding
@@ -263,7 +263,7 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
         compiling.ready(executable, compiling.of_pending("eager" if eager else "lazy", nodes, leaves))
     began = time.perf_counter_ns()
     with interrupts.deferred():  # once a program has the buffers that are donated to it, its results must be kept
-        _bind(live, _start(executable, graph, leaves, floats, ints, nodes), executable.physical)
+        _bind(live, _start(executable, leaves, floats, ints, nodes), executable.physical)
     lifetimes.bound(len(live))
     if eager:
         if new:
@@ -280,7 +280,6 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
 
 def _start(
     executable: compiler.Executable,
-    graph: Graph,
     leaves: Sequence[Value],
     floats: Sequence[float],
     ints: Sequence[int],
@@ -289,12 +288,11 @@ def _start(
     """The buffers of a program's results, which may still be computed."""
     users = {number: nodes[number].line for number in executable.located}
     try:
-        results = executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
-    except jax.errors.JaxRuntimeError as error:
-        found = checks.kernel_error(error, graph, users)
-        if found is None:
-            raise
-        raise _KernelError(nodes[found.call], found.meaning) from None
+        return executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
+    except checks.KernelError as error:
+        raise _KernelError(nodes[error.call], error.meaning) from None
+    except jax.errors.JaxRuntimeError:
+        raise
     except Exception as error:
         if any(value.array is None or value.array.is_deleted() for value in leaves):
             raise RuntimeError(
@@ -302,8 +300,6 @@ def _start(
                 "buffer, failed"
             ) from error
         raise
-    metrics.count("ExecuteComputation")
-    return results
 
 
 def _bind(live: Sequence[Handle], arrays: Sequence[jax.Array], physical: Sequence[bool]) -> None:

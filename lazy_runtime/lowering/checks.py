@@ -141,6 +141,7 @@ class Execution(NamedTuple):
         checks: what it checks.
         graph: the program.
         lines: call number → the user's line.
+        fallible: something in it is known to be able to fail.
         began: when it was started, by `time.perf_counter_ns`.
     """
 
@@ -149,12 +150,8 @@ class Execution(NamedTuple):
     checks: Sequence[Check]
     graph: Graph
     lines: Mapping[int, str]
+    fallible: bool
     began: int = 0
-
-    @property
-    def fallible(self) -> bool:
-        """Something in it is known to be able to fail."""
-        return self.flag is not None or bool(self.lines)
 
     @property
     def is_done(self) -> bool:
@@ -198,16 +195,18 @@ class Execution(NamedTuple):
                 raise _located(check.error(value), check.call, self.graph, self.lines)
 
 
-class KernelError(NamedTuple):
-    """An error of a kernel that a program called.
+class KernelError(Exception):
+    """A kernel that a program called has failed.
 
     Attributes:
         call: number of the call in the program.
-        meaning: the exception that torch's kernel raised.
+        meaning: the exception that torch's kernel raised, which is what the user gets.
     """
 
-    call: int
-    meaning: Exception
+    def __init__(self, call: int, meaning: Exception):
+        super().__init__(str(meaning))
+        self.call = call
+        self.meaning = meaning
 
 
 def kernel_error(error: Exception, graph: Graph, lines: Mapping[int, str] | None = None) -> KernelError | None:

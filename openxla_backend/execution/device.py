@@ -22,6 +22,7 @@ from lazy_runtime.execution import execute, transfer
 from lazy_runtime.execution.assign import write
 from lazy_runtime.ir import lifetimes
 from lazy_runtime.ir.graph import Handle, Value
+from lazy_runtime.lowering import checks
 from lazy_runtime.recording import dispatch
 from lazy_runtime.regions import compiling
 from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap, values_of
@@ -75,6 +76,7 @@ class DeviceRun:
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
         self._updated = updated
         self._ends_step = ends_step
+        self._lines = program.known_lines()
         self._written_specs: list[Any] = [output.spec for _, output in program.mutations]
         self._call = lower.nested_call(program.graph, program.lines, origin.scopes(program))
         compiler.hold(self._call)
@@ -120,7 +122,10 @@ class DeviceRun:
         if all(value.array is not None for value in values):
             arrays = self._arrays(tensors)
             metrics.count("ExecuteComputation")  # here, in the thread that asks: no count changes behind its back
-            self._begun = [value.owner for value in values], asynchronous_load.start(lambda: self._start(arrays, ()))
+            self._begun = (
+                [value.owner for value in values],
+                asynchronous_load.start(lambda: self._start(arrays, (), counted=True)),
+            )
 
     def _is_without_effects(self) -> bool:
         program = self._program
@@ -199,17 +204,15 @@ class DeviceRun:
         self._device.raise_failures()
         if _SAVES_GRAPHS:
             self._save(arguments, seeds)
-        results = self._start(arrays, seeds)
-        metrics.count("ExecuteComputation")
-        return self._handles(results)
+        return self._handles(self._start(arrays, seeds))
 
-    def _start(self, arrays: list[Any], seeds: Sequence[int]) -> list[Any]:
+    def _start(self, arrays: list[Any], seeds: Sequence[int], counted: bool = False) -> list[Any]:
         """The buffers of the results, which may still be computed."""
         arrays = self._in_order(arrays, [value.array for value in self._constants])
         try:
-            return self._executable(arrays, (), seeds, self._program.lines)
-        except jax.errors.JaxRuntimeError as error:
-            raise self._program.meaning(error) from None
+            return self._executable(arrays, (), seeds, self._lines, counted)
+        except checks.KernelError as error:
+            raise error.meaning from None
 
     def _save(self, arguments: list[Any], seeds: Sequence[int]) -> None:
         """Appends the program to the file of graphs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,6 +30,7 @@ class HostRun:
     def __init__(self, program: fx.Program, executable: compiler.Executable, static: frozenset[int]):
         self._program = program
         self._executable = executable
+        self._lines = program.known_lines()
         self._device = program.graph.device
         self._export = exporter(self._device.platform)
         self._static = static
@@ -49,8 +49,10 @@ class HostRun:
             ]
         seeds = self._device.random.draw(program.seeds) if program.seeds else ()
         metrics.record("RunCachedGraphInputData", time.perf_counter_ns() - began)
-        results, execution = self._start(arrays, seeds)
-        metrics.count("ExecuteComputation")
+        try:
+            results, execution = self._executable.start(arrays, (), seeds, self._lines)
+        except checks.KernelError as error:
+            raise error.meaning from None
         if execution is not None:
             execution.finish()
         jax.block_until_ready(results)
@@ -69,12 +71,6 @@ class HostRun:
         arguments.clear()
         metrics.record("RunCachedGraphOutputData", time.perf_counter_ns() - began)
         return outputs
-
-    def _start(self, arrays: list[Any], seeds: Sequence[int]) -> tuple[list[Any], checks.Execution | None]:
-        try:
-            return self._executable.start(arrays, (), seeds, self._program.lines)
-        except jax.errors.JaxRuntimeError as error:
-            raise self._program.meaning(error) from None
 
     def _array(self, number: int, tensor: torch.Tensor) -> jax.Array:
         if number not in self._static:

@@ -169,15 +169,14 @@ class SettledStep:
         users = {number: users_line() for number in executable.located}
         try:
             results = executable(arrays, (), seeds, users)
-        except jax.errors.JaxRuntimeError as error:
+        except (checks.KernelError, jax.errors.JaxRuntimeError) as error:
             for value in written.values:
                 if value.array.is_deleted():  # type: ignore[union-attr]
                     value.array = None  # who reads it is told
-            found = checks.kernel_error(error, executable.graph, users)
-            if found is None:
-                raise
-            raise found.meaning from None
-        for counter in ("CachedCompile", "ExecuteComputation", "CachedSyncTensors"):
+            if isinstance(error, checks.KernelError):
+                raise error.meaning from None
+            raise
+        for counter in ("CachedCompile", "CachedSyncTensors"):
             metrics.count(counter)
         metrics.record("TensorsGraphSize", self._call.operators, metrics.Unit.VALUE)
         return results

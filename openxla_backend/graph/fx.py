@@ -16,7 +16,6 @@ from lazy_runtime.compilation import linearization
 from lazy_runtime.execution import transfer
 from lazy_runtime.ir.graph import Graph, Handle, Value
 from lazy_runtime.ir.spec import TensorSpec
-from lazy_runtime.lowering import checks
 from lazy_runtime.platform.xla_devices import Device
 from lazy_runtime.recording import dispatch
 from lazy_runtime.recording.dispatch import Trace
@@ -131,13 +130,9 @@ class Program(NamedTuple):
             output.result for output in seen
         }
 
-    def meaning(self, error: Exception) -> Exception:
-        """What the user gets for an error of a run: that of torch's kernel, with the operator and the user's line;
-        the error itself, if it is another one.
-        """
-        lines = {number: line for number, line in enumerate(self.recorded) if line}
-        found = checks.kernel_error(error, self.graph, {**lines, **self.lines})
-        return error if found is None else found.meaning
+    def known_lines(self) -> dict[int, str]:
+        """Call number → the user's line, for all calls that have one."""
+        return {**{number: line for number, line in enumerate(self.recorded) if line}, **self.lines}
 
 
 def trace(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+import pytest
 import torch
 
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler, linearization
+from lazy_runtime.lowering import checks
 from lazy_runtime.ops import registry
 from lazy_runtime.recording.dispatch import record as record_node
 from tests.lazy_runtime.graphs import buffers, number, record
@@ -84,3 +87,47 @@ def test_only_donated_buffers_are_gone():
     (result,) = compiler.executable(numbered.graph)([held, given])
     assert (held.is_deleted(), given.is_deleted()) == (False, True)
     assert float(result[0]) == 2
+
+
+def test_a_start_is_counted_unless_its_caller_has():
+    (x,) = buffers(torch.ones(5))
+    numbered, _kept = number(lambda x: x * 9, x)
+    executable = compiler.executable(numbered.graph)
+    metrics.clear()
+    executable([x.handle.value.array])
+    assert metrics.value("ExecuteComputation") == 1
+    executable([x.handle.value.array], counted=True)
+    assert metrics.value("ExecuteComputation") == 1
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Runs a program of two operators whose execution fails with a message of XLA's."""
+
+    def run(message):
+        (x,) = buffers(torch.ones(5))
+        numbered, _kept = number(lambda x: x.exp().sin(), x)
+        executable = compiler.executable(numbered.graph)
+
+        def fail(*_):
+            raise jax.errors.JaxRuntimeError(message)
+
+        monkeypatch.setattr(executable, "compiled", fail)
+        executable([x.handle.value.array], lines={1: "train.py:2"})
+
+    return run
+
+
+def test_an_error_of_a_kernel_is_what_the_kernel_means(failing):
+    metrics.clear()
+    with pytest.raises(checks.KernelError) as raised:
+        failing("INTERNAL: [aten #1 ValueError] not a number [end]")
+    assert raised.value.call == 1
+    assert type(raised.value.meaning) is ValueError
+    assert str(raised.value.meaning) == "not a number\n  aten::sin, called at train.py:2"
+    assert metrics.value("ExecuteComputation") == 0
+
+
+def test_another_error_of_xla_s_stays_what_it_is(failing):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        failing("out of memory")

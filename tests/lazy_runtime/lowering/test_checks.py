@@ -55,7 +55,7 @@ def graph():
 
 
 def execution(graph, flag=None, found=(), lines=None, **others):
-    return checks.Execution(jnp.zeros(()), flag, found, graph, lines or {}, **others)
+    return checks.Execution(jnp.zeros(()), flag, found, graph, lines or {}, flag is not None, **others)
 
 
 # ---- in a program
@@ -188,13 +188,6 @@ def test_a_check_in_a_nested_graph_names_the_operator_in_it(graph):
 def test_a_program_whose_checks_hold_raises_nothing(graph):
     flag, found = checked(lambda x: checks.require(x >= 0, negative, x), 5)
     execution(graph, flag, found).finish()
-
-
-def test_what_has_a_check_or_a_line_can_fail(graph):
-    flag, found = checked(lambda x: checks.require(x >= 0, negative, x), 5)
-    assert execution(graph, flag, found).fallible
-    assert execution(graph, lines={0: "train.py:2"}).fallible
-    assert not execution(graph).fallible
 
 
 def test_an_execution_whose_results_were_donated_is_done(graph):
