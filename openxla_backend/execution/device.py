@@ -28,6 +28,7 @@ from lazy_runtime.regions import compiling
 from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap, values_of
 
 from ..graph import fx, origin
+from ..graph.outputs import ArgumentItself, Constant, Output, PythonValue, Result, Source, View
 from . import asynchronous_load, step
 from .step_replay import SettledStep
 
@@ -152,7 +153,7 @@ class DeviceRun:
         began = time.perf_counter_ns()
         made = {}
         # all values first, then the writes: what is written to one argument may be what another one held
-        written = [self._handle(output, arguments, handles) for _, output in program.mutations]
+        written = [self._handle(output.source, arguments, handles) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, handles, made) for output in program.outputs]
         exchanged = [(number, self._tensor(output, arguments, handles, made)) for number, output in program.exchanges]
         if written:
@@ -263,40 +264,40 @@ class DeviceRun:
         lifetimes.bound(len(handles))
         return handles
 
-    def _handle(self, output: fx.Output, arguments: list[Any], handles: Handles) -> Handle:
+    def _handle(self, source: Source, arguments: list[Any], handles: Handles) -> Handle:
         """The value of an output, which nobody writes to."""
-        if output.result is not None:
-            return handles[output.result]
-        if output.argument is None:
-            return output.value.handle
-        source = arguments[output.argument]
-        if source.device.type != "xla":
-            source = transfer.to_device(source, self._device)
-        return unwrap(source).handle
+        if isinstance(source, Result):
+            return handles[source.number]
+        if isinstance(source, Constant):
+            return source.tensor.handle
+        argument = arguments[source.number]
+        if argument.device.type != "xla":
+            argument = transfer.to_device(argument, self._device)
+        return unwrap(argument).handle
 
-    def _tensor(self, output: fx.Output, arguments: list[Any], handles: Handles, made: dict[Any, Any]) -> Any:
+    def _tensor(self, output: Output, arguments: list[Any], handles: Handles, made: dict[Any, Any]) -> Any:
         """What the user gets."""
-        if output.spec is None:
+        if isinstance(output, PythonValue):
             return output.value
-        if output.itself:
-            return arguments[output.argument]  # type: ignore[index]
-        if output.device is not None and output.device.type != "xla":
-            return transfer.to_host(make(self._handle(output, arguments, handles), output.spec))
-        if output.base is not None:
+        if isinstance(output, ArgumentItself):
+            return arguments[output.source.number]
+        handle = self._handle(output.source, arguments, handles)
+        if output.device.type != "xla":
+            return transfer.to_host(make(handle, output.spec))
+        if isinstance(output, View):
             base = self._tensor(output.base, arguments, handles, made)
-            return self._view(output, output.seen_base(base, made), self._handle(output, arguments, handles))
-        key = output.result if output.shared is None else ~output.shared
-        if key is None or (output.fresh and output.shared is None):
-            return _outer(make(self._handle(output, arguments, handles), output.spec))
-        tensor = made.get(key)
+            return self._view(output, output.seen_base(base, made), handle)
+        if output.memory is None:
+            return _outer(make(handle, output.spec))
+        tensor = made.get(output.memory)
         if tensor is None:
-            tensor = made[key] = _outer(make(self._handle(output, arguments, handles), output.spec))
+            tensor = made[output.memory] = _outer(make(handle, output.spec))
         return tensor
 
-    def _view(self, output: fx.Output, base: torch.Tensor, handle: Handle) -> torch.Tensor:
+    def _view(self, output: View, base: torch.Tensor, handle: Handle) -> torch.Tensor:
         """A view in torch's books, whose value the program has computed along with its base."""
         with dispatch.Trace(self._device), torch.no_grad():
-            view = output.view_of(base)
+            view = output.of(base)
         _inner(view).handle = handle
         return view
 

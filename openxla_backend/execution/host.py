@@ -19,6 +19,7 @@ from lazy_runtime.lowering import checks
 from lazy_runtime.tensor.xla_tensor import make_resizable
 
 from ..graph import fx
+from ..graph.outputs import Argument, ArgumentItself, Constant, Output, OwnTensor, PythonValue, View
 from .dlpack import address_of, exporter, import_tensor
 
 
@@ -90,34 +91,36 @@ class HostRun:
         """The argument with its dimensions in the order in which the executable wants them."""
         return tensor.movedim(1, -1) if number in self._channels_last else tensor
 
-    def _tensor(self, output: fx.Output, arguments: list[Any], results: list[Any], made: dict[Any, Any]) -> Any:
-        spec = output.spec
-        if spec is None:
+    def _tensor(self, output: Output, arguments: list[Any], results: list[Any], made: dict[Any, Any]) -> Any:
+        """What the user gets."""
+        if isinstance(output, PythonValue):
             return output.value
-        if output.base is not None:
+        if isinstance(output, ArgumentItself):
+            return arguments[output.source.number]
+        if isinstance(output, View):
             base = self._tensor(output.base, arguments, results, made)
-            return output.view_of(output.seen_base(base, made))
-        if output.shared is not None:  # the value of an argument, or a constant one
-            if ~output.shared not in made:
-                if output.argument is not None:
-                    value = arguments[output.argument].detach()
-                else:
-                    value = self._export(output.value.handle.value.array)
-                made[~output.shared] = _laid_out(value.clone(), spec)
-            return made[~output.shared]
-        if output.argument is not None:
-            return arguments[output.argument]
-        assert output.result is not None
-        if output.fresh:
-            return _laid_out(self._result(output.result, results).clone(), spec)
-        tensor = made.get(output.result)
+            return output.of(output.seen_base(base, made))
+        if isinstance(output.source, Argument) and not output.copied:
+            return arguments[output.source.number]
+        tensor = None if output.memory is None else made.get(output.memory)
         if tensor is None:
-            tensor = self._result(output.result, results)
-            # what is saved for the backward graph stays as it is
-            made[output.result] = tensor = (
-                tensor if self._executable.physical[output.result] else _laid_out(tensor, spec)
-            )
+            tensor = self._own(output, arguments, results)
+            if output.memory is not None:
+                made[output.memory] = tensor
         return tensor
+
+    def _own(self, output: OwnTensor, arguments: list[Any], results: list[Any]) -> torch.Tensor:
+        source, spec = output.source, output.spec
+        if isinstance(source, Argument):
+            return _laid_out(arguments[source.number].detach().clone(), spec)
+        if isinstance(source, Constant):
+            constant: Any = source.tensor.handle.value.array
+            return _laid_out(self._export(constant).clone(), spec)
+        tensor = self._result(source.number, results)
+        if output.memory is None:  # an earlier output has the result's own memory
+            return _laid_out(tensor.clone(), spec)
+        # what is saved for the backward graph stays as it is
+        return tensor if self._executable.physical[source.number] else _laid_out(tensor, spec)
 
     def _result(self, number: int, results: list[Any]) -> torch.Tensor:
         tensor = self._export(results[number])

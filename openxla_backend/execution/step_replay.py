@@ -30,6 +30,7 @@ from lazy_runtime.regions import compiling
 from lazy_runtime.tensor.xla_tensor import XLATensor, rebind, values_of
 
 from ..graph import fx
+from ..graph.outputs import Output, OwnTensor, Result, View, result_of
 
 _ours: Any = torch.ops.lazy_runtime
 
@@ -64,8 +65,8 @@ class SettledStep:
         self._read = [number for number in read if number not in elsewhere]
         self._constants = [leaf.handle.value for leaf in program.leaves if isinstance(leaf, XLATensor)]
         self._order = _order(program.leaves, [*self._targets, *self._elsewhere, *self._read])
-        written: list[Any] = [output.result for _, output in program.mutations]
-        given = {output.result for output in program.outputs if output.result is not None}
+        written: list[Any] = [result_of(output) for _, output in program.mutations]
+        given = {result for output in program.outputs if (result := result_of(output)) is not None}
         live = sorted({*written, *given})
         places = {result: place for place, result in enumerate(live)}
         #: for each of `_targets`, which of the executable's results it gets
@@ -85,8 +86,8 @@ class SettledStep:
             elsewhere: numbers of the arguments that are CPU tensors.
         """
         targets = [number for number, _ in program.mutations]
-        written = [output.result for _, output in program.mutations]
-        given = [output.result for output in program.outputs]
+        written = [result_of(output) for _, output in program.mutations]
+        given = [result_of(output) for output in program.outputs]
         if not targets or program.exchanges or None in written or not all(map(_is_simple, program.outputs)):
             return None
         if len({*targets}) < len(targets) or len({*written}) < len(written) or not {*written}.isdisjoint(given):
@@ -203,9 +204,9 @@ class SettledStep:
         return handles
 
 
-def _is_simple(output: fx.Output) -> bool:
+def _is_simple(output: Output) -> bool:
     """Whether it is a result of the program that nothing else shows, an argument itself, or no tensor."""
-    return output.spec is None or output.itself or (output.result is not None and output.base is None)
+    return not isinstance(output, View) and (not isinstance(output, OwnTensor) or isinstance(output.source, Result))
 
 
 def _may_execute(device: Any) -> bool:

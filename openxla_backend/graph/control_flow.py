@@ -25,6 +25,7 @@ from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor.xla_tensor import XLATensor
 
 from . import fx
+from .outputs import Argument, Constant, PythonValue, Result, Source
 
 
 class _Function:
@@ -49,18 +50,19 @@ class _Function:
         self._places = {number: place for place, number in enumerate(tensors)}
         self._constants = len(operands)
         operands.extend(leaf for leaf in self.program.leaves if isinstance(leaf, XLATensor))
-        self._given = []
+        self._given: list[tuple[Source, int]] = []  # the number is the operand's, of a constant
         for output in self.program.outputs:
-            if output.spec is None:
+            if isinstance(output, PythonValue):
                 raise NotImplementedError(f"a function of {name} returns {output.value!r}, where tensors are taken")
-            if output.result is None and output.argument is None:
-                operands.append(output.value)
-            self._given.append((output.result, output.argument, len(operands) - 1))
+            source = output.source
+            if isinstance(source, Constant):
+                operands.append(source.tensor)
+            self._given.append((source, len(operands) - 1))
 
     @property
     def specs(self) -> list[TensorSpec]:
         """What it returns, as it lies: one behind the other."""
-        found: list[Any] = [output.spec for output in self.program.outputs]
+        found: list[Any] = [output.spec for output in self.program.outputs if not isinstance(output, PythonValue)]
         return [TensorSpec.of(spec.device, spec.dtype, spec.shape) for spec in found]
 
     def __call__(self, tensors: Sequence[Any], operands: Sequence[Any], ints: Sequence[Any] = ()) -> tuple[Any, Any]:
@@ -78,8 +80,12 @@ class _Function:
         with checks.collecting() as inner:
             found = lower.evaluate(self.program.graph, leaves, (), ints, number_of=lambda _: outer)
             results = [
-                found[result] if result is not None else tensors[self._places[n]] if n is not None else operands[at]
-                for result, n, at in self._given
+                found[source.number]
+                if isinstance(source, Result)
+                else tensors[self._places[source.number]]
+                if isinstance(source, Argument)
+                else operands[place]
+                for source, place in self._given
             ]
             flag = inner.flag() if inner.checks else _nothing_failed()
         self.checks = inner.checks

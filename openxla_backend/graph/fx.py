@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,8 @@ from lazy_runtime.recording.dispatch import Trace
 from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap
 
 from .errors import located, users_line
+from .output_sources import WRONG_STRIDES, OutputSources, Recorded, root_of, shared_roots, viewed
+from .outputs import Output, TensorOutput, ViewCall, result_of
 from .sizes import Sizes
 
 aten = torch.ops.aten
@@ -35,69 +36,6 @@ _QUANTIZING = frozenset(
 
 #: In the `meta` of a placeholder: the argument's buffer will hold dimension 1 last, whatever its strides say.
 CHANNELS_LAST = "openxla_channels_last"
-
-
-class Output(NamedTuple):
-    """Where one output of the program comes from.
-
-    Attributes:
-        result: number of the executable's result, or None.
-        argument: number of the argument whose value it has, or None.
-        spec: how the tensor looks; None for a Python value.
-        device: where the user gets it.
-        value: the Python value (None, an int) of what is no tensor; a constant of the graph.
-        itself: it is the argument, not a tensor with the argument's value.
-        fresh: it shares memory neither with an argument nor with an earlier output, although the value is the same.
-        shared: number of the memory that a fresh output has in common with others of this number, or None.
-        base: what it is a view of, if that is or has another view among the outputs, or is an argument.
-        detached: autograd is not to know of what it is a view of.
-        views: the view operators that make it from `base`, where `as_strided` cannot say the same.
-    """
-
-    result: int | None
-    argument: int | None
-    spec: TensorSpec | None
-    device: torch.device | None
-    value: Any = None
-    itself: bool = False
-    fresh: bool = False
-    shared: int | None = None
-    base: Output | None = None
-    detached: bool = False
-    views: tuple[ViewCall, ...] = ()
-
-    def seen_base(self, base: torch.Tensor, made: dict[Any, Any]) -> torch.Tensor:
-        """What autograd is to know as the base of the view, one for all views of `base`: AOTAutograd refuses arguments
-        that share memory but not their base, once one of them is written to.
-
-        Args:
-            made: tensors of one call.
-        """
-        if not self.detached:
-            return base
-        key = "detached", id(base)
-        if key not in made:
-            made[key] = base, base.detach()  # while it is there, no other one has its number
-        return made[key][1]
-
-    def view_of(self, base: torch.Tensor) -> torch.Tensor:
-        """What the user gets, as a view of what `base` has become."""
-        spec: Any = self.spec
-        whole: Any = self.base.spec  # type: ignore[union-attr]
-        if not self.views:
-            return base.as_strided(spec.shape, spec.stride, spec.offset - whole.offset + int(base.storage_offset()))
-        seen: Any = base
-        for view in self.views:
-            seen = view.target(seen, *view.args, **view.kwargs)
-        return seen
-
-
-class ViewCall(NamedTuple):
-    """A view operator, or the choice of one of several views, without what it is applied to."""
-
-    target: Callable[..., Any]
-    args: tuple
-    kwargs: dict[str, Any]
 
 
 class Program(NamedTuple):
@@ -117,7 +55,7 @@ class Program(NamedTuple):
     graph: Graph
     leaves: tuple[int | XLATensor, ...]
     outputs: tuple[Output, ...]
-    mutations: tuple[tuple[int, Output], ...]
+    mutations: tuple[tuple[int, TensorOutput], ...]
     seeds: int
     lines: dict[int, str]
     recorded: tuple[str, ...]
@@ -126,8 +64,8 @@ class Program(NamedTuple):
     def saved(self, visible: int | None) -> set[int]:
         """Numbers of the results that the user does not see, directly or through an argument."""
         seen = [*self.outputs[:visible], *(output for _, output in (*self.mutations, *self.exchanges))]
-        return {output.result for output in self.outputs if output.result is not None} - {
-            output.result for output in seen
+        return {number for output in self.outputs if (number := result_of(output)) is not None} - {
+            result_of(output) for output in seen
         }
 
     def known_lines(self) -> dict[int, str]:
@@ -167,8 +105,8 @@ def trace(
         # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
         recorded = _interpret(gm, arguments, channels_last, context, sizes, visible)
     numbered = linearization.number(device, context.nodes, donate=False)
-    outputs = _Outputs(recorded, device, numbered.live, sizes)
-    mutations = tuple((number, outputs.source(value, node)) for number, (value, node) in recorded.mutated.items())
+    outputs = OutputSources(recorded, device, numbered.live, sizes)
+    mutations = tuple((number, outputs.written(value, node)) for number, (value, node) in recorded.mutated.items())
     exchanges = tuple(
         (number, outputs.describe(value, node, True, alias=True))
         for number, (value, node) in recorded.exchanged.items()
@@ -186,17 +124,6 @@ def trace(
     return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges)
 
 
-class _Recorded(NamedTuple):
-    outputs: list[Any]
-    output_nodes: list[Any]
-    position: dict[int, int]  # id of a placeholder's value → argument number
-    mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
-    exchanged: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what it becomes an alias of
-    arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
-    bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
-    views: dict[torch.fx.Node, ViewCall]
-
-
 def _interpret(
     gm: torch.fx.GraphModule,
     arguments: Sequence[Any],
@@ -204,10 +131,10 @@ def _interpret(
     trace: Trace,
     sizes: Sizes,
     visible: int | None,
-) -> _Recorded:
+) -> Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = _Recorded([], [], {}, {}, {}, {}, {}, {})
+    recorded = Recorded([], [], {}, {}, {}, {}, {}, {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -227,7 +154,7 @@ def _interpret(
             environment[node] = attribute
         elif node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
-            if _viewed(node) is not None:
+            if viewed(node) is not None:
                 recorded.views[node] = ViewCall(node.target, args[1:], kwargs)
             if node.target is aten.as_strided.default:
                 args, kwargs = _of_whole_memory(_whole(node.args[0], environment), *args, **kwargs), {}
@@ -250,7 +177,7 @@ def _interpret(
             recorded.output_nodes.extend(nodes)
             recorded.outputs.extend(torch.fx.map_arg(nodes, environment.__getitem__))
             seen = [*nodes[:visible], *(node for _, node in recorded.exchanged.values())]
-            recorded.bases.update((root, environment[root]) for root in _shared_roots(seen))
+            recorded.bases.update((root, environment[root]) for root in shared_roots(seen))
         else:
             raise NotImplementedError(f"FX nodes of kind {node.op} do not occur in graphs from AOTAutograd: {node}")
     return recorded
@@ -269,7 +196,7 @@ def in_channels_last(argument: torch.Tensor) -> bool:
 
 def _whole(node: torch.fx.Node, environment: dict[torch.fx.Node, Any]) -> XLATensor:
     """What `as_strided` sees: all of the memory that a node is a view of, beyond what the view shows."""
-    root = environment[_root(node)]
+    root = environment[root_of(node)]
     seen = environment[node]
     return root if isinstance(root, XLATensor) and root.spec.dtype == seen.spec.dtype else seen
 
@@ -285,7 +212,7 @@ def _with_traced_strides(value: Any, node: torch.fx.Node, sizes: Sizes) -> Any:
     """A result with the strides that the graph was made for, on which its views rely. Those that the operator's meta
     kernel gives differ: of a convolution of CPU tensors that hold dimension 1 last, for example.
     """
-    if not isinstance(value, XLATensor) or node.target in _WRONG_STRIDES:
+    if not isinstance(value, XLATensor) or node.target in WRONG_STRIDES:
         return value
     spec, stride = value.spec, _strides(node, sizes, value)
     if stride == spec.stride:
@@ -347,128 +274,3 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
             "compiled function (torch.compiler.disable), or run that part on the lazy device"
         )
     return target(*args, **kwargs)  # type: ignore[operator]  # getitem and arithmetic on sizes
-
-
-class _Outputs:
-    """Says of each output where it comes from, and whom it shares memory with."""
-
-    def __init__(self, recorded: _Recorded, device: Device, live: Sequence[Handle], sizes: Sizes):
-        self._recorded = recorded
-        self._device = device
-        self._sizes = sizes
-        self._results = {id(handle): number for number, handle in enumerate(live)}
-        self._roots: dict[int, torch.fx.Node] = {}  # result → the node that its memory belongs to
-        self._groups: dict[torch.fx.Node, int] = {}  # root of fresh outputs → number of the memory
-
-    def source(self, value: XLATensor, node: Any) -> Output:
-        """What is written to an argument. It is copied there, so whom it shares memory with does not matter."""
-        result = self._results.get(id(value.handle))
-        if result is not None:
-            return Output(result, None, value.spec, self._device.torch_device)
-        return self.describe(value, node, True)._replace(itself=False)
-
-    def describe(self, value: Any, node: Any, visible: bool, alias: bool = False) -> Output:
-        """One of the graph's outputs.
-
-        Args:
-            alias: where it is a view of an argument it shares its memory.
-        """
-        if not isinstance(value, XLATensor):
-            return Output(None, None, None, None, value)
-        fake = node.meta.get("val")
-        target = fake.device if isinstance(fake, torch.Tensor) else self._device.torch_device
-        like = None if node.target in _WRONG_STRIDES else fake
-        spec = self._spec(value, like) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
-        recorded = self._recorded
-        root = _root(node)
-        argument = recorded.position.get(id(value.handle.value))
-        if alias and root.op == "placeholder" and node is not root:
-            number = recorded.position[id(recorded.arguments[root].handle.value)]
-            whole = self._spec(recorded.arguments[root], root.meta.get("val"))
-            result = self._results.get(id(value.handle))
-            itself = Output(None, number, whole, target, itself=True)
-            views = self._view_calls(node)
-            return Output(result, argument, spec, target, base=itself, detached=_is_detached(node), views=views)
-        if argument is not None and root.op == "placeholder":
-            return Output(None, argument, spec, target, itself=node is root)
-        result = self._results.get(id(value.handle))  # None where it has the value of an argument, or a constant one
-        made = Output(result, argument, spec, target, value if result is None and argument is None else None)
-        if visible and node is not root and root in recorded.bases:
-            base = self.describe(recorded.bases[root], root, visible)
-            return made._replace(base=base, detached=_is_detached(node), views=self._view_calls(node))
-        if result is None:
-            return made._replace(fresh=True, shared=self._groups.setdefault(root, len(self._groups)))
-        fresh = self._roots.setdefault(result, root) is not root
-        return made._replace(fresh=fresh)
-
-    def _view_calls(self, node: torch.fx.Node) -> tuple[ViewCall, ...]:
-        """From the root on, if there are some among them that `as_strided` cannot stand for."""
-        chain = list(_views(node))[:-1]
-        if not any(view.target in _NOT_STRIDED for view in chain):
-            return ()
-        return tuple(self._recorded.views[view] for view in reversed(chain))
-
-    def _spec(self, value: XLATensor, fake: Any) -> TensorSpec:
-        """How eager torch's result looks. Its strides may differ from those that the operator's meta kernel gives."""
-        spec = value.spec
-        if isinstance(fake, torch.Tensor):
-            stride, offset = self._sizes.ints(fake.stride()), self._sizes.ints([fake.storage_offset()])
-            if stride is not None and offset is not None:
-                return TensorSpec.of(spec.device, spec.dtype, spec.shape, stride, offset[0])
-        return spec
-
-
-#: Operators whose meta kernels give other strides than the CPU's (torch 2.13); those that are inferred here are right.
-_WRONG_STRIDES = frozenset({aten.max_unpool2d.default, aten.nonzero_static.default})
-
-
-#: Views of another dtype or with other values than the memory holds.
-_NOT_STRIDED = frozenset(
-    {
-        aten.view.dtype,
-        aten.view_as_real.default,
-        aten.view_as_complex.default,
-        aten._conj.default,
-        aten._neg_view.default,
-    }
-)
-
-
-def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a node is a view of, or one of several views. `_unsafe_view` says that it is none, since what it is taken of
-    is meant to have no other user; where AOTAutograd has written to its result there are several of one tensor.
-    """
-    if node.op != "call_function":
-        return None
-    source: Any = node.args[0] if node.target is operator.getitem else node
-    target = source.target
-    if not (isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default)):
-        return None
-    return node.args[0]  # type: ignore[return-value]
-
-
-def _views(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """The node, what it is a view of, and so on."""
-    current: torch.fx.Node | None = node
-    while current is not None:
-        yield current
-        current = _viewed(current)
-
-
-def _root(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that makes the memory which `node` is a view of."""
-    *_, root = _views(node)
-    return root
-
-
-def _is_detached(node: torch.fx.Node) -> bool:
-    return any(view.target is aten.detach.default for view in _views(node))
-
-
-def _shared_roots(nodes: Sequence[Any]) -> list[torch.fx.Node]:
-    """The nodes of which several of these are views, or one of these and a view of it."""
-    users: dict[torch.fx.Node, set[torch.fx.Node]] = {}
-    for node in nodes:
-        if isinstance(node, torch.fx.Node):
-            users.setdefault(_root(node), set()).add(node)
-    return [root for root, found in users.items() if len(found) > 1 and root.op == "call_function"]

@@ -6,21 +6,13 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lazy_runtime.platform import xla_devices
-from lazy_runtime.tensor.xla_tensor import XLATensor, unwrap
+from lazy_runtime.tensor.xla_tensor import unwrap
 from openxla_backend.graph import fx
+from openxla_backend.graph.outputs import Result
+from tests.openxla_backend.programs import program, traced
 
 aten = torch.ops.aten
 X, Y = torch.ones(2, 3), torch.ones(2, 3)
-
-
-def traced(gm, *arguments, **options):
-    return fx.trace(gm, arguments, xla_devices.get(torch.device("xla:0")), **options)
-
-
-def program(function, *arguments, mode="fake", **options):
-    """The program of what the function does on these arguments."""
-    return traced(make_fx(function, tracing_mode=mode)(*arguments), *arguments, **options)
 
 
 def one_call(target, *others, line=None):
@@ -89,109 +81,6 @@ def test_a_number_that_became_an_input_is_converted():
     assert names(traced(one_call(torch.ops.prims.convert_element_type.default, torch.float64), X)) == ["aten::_to_copy"]
 
 
-# ---- outputs
-
-
-def test_an_output_is_a_result_with_its_look():
-    (output,) = program(lambda x: (x.t() + 1,), X).outputs
-    assert (output.result, output.argument, output.base) == (0, None, None)
-    assert (output.spec.shape, output.spec.stride) == ((3, 2), (1, 3))
-    assert output.device == torch.device("cpu")
-
-
-def test_an_output_may_be_an_argument_or_have_its_value():
-    same, detached, copied = program(lambda x: (x, x.detach(), x.clone()), X).outputs
-    assert (same.result, same.argument, same.itself) == (None, 0, True)
-    assert (detached.result, detached.argument, detached.itself) == (None, 0, False)
-    assert (copied.result, copied.argument, copied.itself) == (0, None, False)
-
-
-def test_python_values_come_back_as_they_are():
-    size, nothing, tensor = program(lambda x: (x.shape[0], None, x + 1), X, mode="symbolic").outputs
-    assert (size.value, size.spec) == (2, None)
-    assert (nothing.value, nothing.spec) == (None, None)
-    assert tensor.result == 0
-
-
-def test_a_constant_that_is_returned_twice_shares_memory_with_itself_alone():
-    graph = torch.fx.Graph()
-    graph.placeholder("x")
-    graph.output((graph.get_attr("first"),) * 2 + (graph.get_attr("second"),))
-    constants = torch.nn.Module()
-    constants.first, constants.second = torch.arange(3.0), torch.arange(3.0)
-    first, again, second = traced(torch.fx.GraphModule(constants, graph), X).outputs
-    assert isinstance(first.value, XLATensor)
-    assert (first.result, first.argument, first.fresh) == (None, None, True)
-    assert again.shared == first.shared != second.shared
-
-
-def test_what_a_user_does_not_see_is_contiguous_and_saved():
-    found = program(lambda x: ((x + 1).t(), (x * 2).t()), X, visible=1)
-    assert [output.spec.stride for output in found.outputs] == [(1, 3), (2, 1)]
-    assert found.saved(1) == {found.outputs[1].result}
-
-
-def test_a_result_that_is_seen_as_well_is_not_saved():
-    def function(x):
-        y = x.exp()
-        return y, y
-
-    assert program(function, X, visible=1).saved(1) == set()
-
-
-def test_two_views_of_one_result_have_one_base():
-    def function(x):
-        y = x + 1
-        return y.t(), y[1]
-
-    transposed, row = program(function, X).outputs
-    assert transposed.base == row.base
-    assert transposed.base.spec.shape == (2, 3)
-    base = torch.arange(6.0).reshape(2, 3)
-    for output, expected in ((transposed, base.t()), (row, base[1])):
-        seen = output.view_of(base)
-        assert torch.equal(seen, expected)
-        assert seen.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
-
-
-def test_one_view_alone_has_no_base():
-    (output,) = program(lambda x: ((x + 1).t(),), X).outputs
-    assert output.base is None
-
-
-def test_a_view_of_an_argument_is_one_where_it_is_asked_for():
-    gm = make_fx(lambda x: (x[1],), tracing_mode="fake")(X)
-    assert traced(gm, X).outputs[0].base is None
-    (output,) = traced(gm, X, aliases=frozenset({0})).outputs
-    assert (output.base.argument, output.base.itself) == (0, True)
-
-
-def test_a_view_is_found_in_memory_that_begins_earlier():
-    argument = torch.arange(12.0).reshape(4, 3)[2:]
-    (output,) = program(lambda x: (x[1],), argument, aliases=frozenset({0})).outputs
-    assert output.view_of(argument).tolist() == [9, 10, 11]
-
-
-def test_a_view_of_another_dtype_is_made_by_its_operators():
-    def function(x):
-        return (x.view(torch.int32).t(),)
-
-    (output,) = program(function, X, aliases=frozenset({0})).outputs
-    assert aten.view.dtype in [view.target for view in output.views]
-    assert torch.equal(output.view_of(X), function(X)[0])
-
-
-def test_a_detached_view_has_one_base_for_all_that_autograd_does_not_know():
-    (output,) = program(lambda x: (x.detach()[0],), X, aliases=frozenset({0})).outputs
-    assert output.detached
-    base = torch.ones(2, 3, requires_grad=True)
-    made = {}
-    seen = output.seen_base(base, made)
-    assert not seen.requires_grad
-    assert output.seen_base(base, made) is seen
-    assert output._replace(detached=False).seen_base(base, made) is base
-
-
 # ---- writes
 
 
@@ -204,7 +93,7 @@ def test_a_write_to_an_argument_is_a_mutation():
     assert names(found) == ["aten::mul.Tensor", "aten::add.Tensor"]
     assert found.leaves == (1,)
     ((number, written),) = found.mutations
-    assert (number, written.result) == (0, 0)
+    assert (number, written.source) == (0, Result(0))
     assert found.saved(0) == {1}
 
 
@@ -215,7 +104,7 @@ def test_data_that_is_exchanged_is_no_write():
 
     found = program(function, X, Y)
     ((number, becomes),) = found.exchanges
-    assert (number, becomes.result) == (0, 0)
+    assert (number, becomes.source) == (0, Result(0))
     assert found.mutations == ()
 
 
