@@ -1,7 +1,8 @@
-"""Adam's and AdamW's updates on xla where steps are counted on the device, for learning rates of 0 too.
+"""Adam's and AdamW's updates where steps are counted on the device, for learning rates of 0 too.
 
 Torch's own formula for such counts (`capturable`) divides by the step size. From a learning rate of 0, as in a warm-up,
 it makes 0 / 0 of what has had no gradient, where the formula for counts on the host leaves the parameter as it is.
+Dynamo takes torch's formula for all optimizers, those of CPU tensors too.
 """
 
 from __future__ import annotations
@@ -29,8 +30,19 @@ def register() -> None:
         single_tensor_adam.set(_choosing(single_tensor_adam.get()))
 
 
+#: Whether the calling thread traces an optimizer for a backend of this package, which exchanges this.
+is_traced_here: Callable[[], bool] = lambda: False
+
+
+def is_compiled_on_cpu() -> bool:
+    """Whether the update is traced for a backend of this package. Dynamo calls this while it traces, once the backend
+    has marked it; Dynamo asks that of functions in files that it traces.
+    """
+    return is_traced_here()
+
+
 def _choosing(original: Callable[..., None]) -> Callable[..., None]:
-    """`original`, or `update` where the counts are on xla. Dynamo traces it."""
+    """`original`, or `update` where the counts are where the parameters are. Dynamo traces it."""
 
     @functools.wraps(original)
     def choose(
@@ -52,10 +64,9 @@ def _choosing(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         are_ours = capturable and not differentiable and grad_scale is None and found_inf is None
         are_ours = are_ours and not isinstance(beta1, torch.Tensor) and not isinstance(beta2, torch.Tensor)
-        for tensor in state_steps if are_ours else []:
-            are_ours = are_ours and tensor.device.type == "xla"
-        for tensor in params if are_ours else []:
-            are_ours = are_ours and tensor.device.type == "xla"
+        devices = ("xla", "cpu") if are_ours and is_compiled_on_cpu() else ("xla",)
+        for tensor in (*state_steps, *params) if are_ours else ():
+            are_ours = are_ours and tensor.device.type in devices
         if are_ours:
             moments = exp_avgs, exp_avg_sqs, max_exp_avg_sqs
             update(params, grads, *moments, state_steps, beta1=beta1, beta2=beta2, **options)

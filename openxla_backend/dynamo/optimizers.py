@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from lazy_runtime.compat.dynamo import OptimizerVariable, move_step_if_cpu, set_capturable
 from lazy_runtime.compat.tracing import TracingContext
+from lazy_runtime.recording import adam
 from lazy_runtime.regions import compiling
+
+from .step_capture import is_for
 
 #: Those that torch lets go on outside of the compiled function: each of torch/optim/*.py has a list of the devices on
 #: which it takes `capturable`, and with `foreach=True` fewer lists have xla.
@@ -25,19 +29,38 @@ CAPTURABLE = tuple(
 
 
 @functools.cache
-def count_on_device() -> None:
-    """Makes Dynamo treat optimizers of xla parameters as those of CUDA's."""
+def count_on_device(backends: Sequence[Callable[..., Any]]) -> None:
+    """Makes Dynamo treat optimizers of xla parameters as those of CUDA's.
+
+    Args:
+        backends: the functions for which Adam's formula on CPU tensors is one for learning rates of 0 too.
+    """
     original = set_capturable.get()
+    ours = is_for(backends)
 
     def with_xla(self: OptimizerVariable, tx: Any) -> None:
         for group in self.value.param_groups:
             # a region of `lazy_runtime.compile` leaves the optimizer as one that can go on elsewhere
             if _is_ours(self.value, group) and not compiling.is_tracing():
                 group["capturable"] = True
+        if ours(tx.output):
+            _traced_here.add(TracingContext.get())
         original(self, tx)
 
     set_capturable.set(with_xla)
+    adam.register()
+    adam.is_traced_here = _is_traced_here
+    torch.compiler.assume_constant_result(adam.is_compiled_on_cpu)
     _return_counters()
+
+
+#: The traces for backends of ours that have come to an optimizer.
+_traced_here: weakref.WeakSet[TracingContext] = weakref.WeakSet()
+
+
+def _is_traced_here() -> bool:
+    context = TracingContext.try_get()
+    return context is not None and context in _traced_here
 
 
 def _return_counters() -> None:

@@ -44,7 +44,7 @@ def register(backends: tuple[Callable[..., Any], ...]) -> None:
     _index_devices()
     _infer_uniques()
     _keep_linalg_checks()
-    count_on_device()
+    count_on_device(backends)
     trace_steps(backends)
     trace_layers(backends)
     keep_scalar_writes(backends)

@@ -64,11 +64,12 @@ def test_state_that_is_there_stays_as_it_is():
     assert {state["step"].device.type for state in optimizer.state.values()} == {"cpu"}
 
 
+@pytest.mark.parametrize("device", ["xla", "cpu"])
 @pytest.mark.parametrize(
     ("name", "options"),
     [("Adam", {"amsgrad": True}), ("AdamW", {"maximize": True}), ("NAdam", {}), ("Adamax", {}), ("RAdam", {})],
 )
-def test_a_learning_rate_of_zero_changes_nothing(name, options):
+def test_a_learning_rate_of_zero_changes_nothing(name, options, device):
     """Not what has had no gradient either, as the rows of an embedding that a batch has not: 0 / 0 in torch's formula
     for counts on the device.
     """
@@ -92,8 +93,24 @@ def test_a_learning_rate_of_zero_changes_nothing(name, options):
             call(x)
         return [p.detach().cpu() for p in model.parameters()]
 
-    for found, expected in zip(train("xla", True), train("cpu", False), strict=True):
+    for found, expected in zip(train(device, True), train("cpu", False), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_other_backends_have_torchs_formula():
+    graphs = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]):
+        graphs.append(str(gm.graph))
+        return gm
+
+    for ours in ("openxla", backend):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        parameter.grad = torch.ones(3)
+        optimizer = torch.optim.Adam([parameter], lr=0.1)
+        torch.compile(lambda step: step(), backend=ours)(optimizer.step)
+    assert graphs
+    assert any("addcdiv_" in graph for graph in graphs)
 
 
 @pytest.mark.parametrize("name", ["Adam", "Adamax", "RMSprop"])
