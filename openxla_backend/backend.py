@@ -28,7 +28,7 @@ from . import asynchronous_compile
 from .asynchronous_compile import Prepare
 from .compiled import CompiledGraph, reset
 from .dynamo import attention, registration, step_capture
-from .graph import checkpoints, overlap, returned_inputs
+from .graph import checkpoints, overlap, returned_inputs, tangents
 from .graph.overwritten_inputs import save_as_read
 from .inference import constant_hoisting
 
@@ -49,6 +49,7 @@ def _compile_forward(
     """
     metadata = _metadata()
     returned_inputs.check(metadata)
+    tangents.lay_out_apart(metadata)
     visible = _visible(metadata)
     updated = _parameters(gm) if training else None
     ends_step = training and _updates_parameters(metadata)

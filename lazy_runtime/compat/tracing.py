@@ -99,13 +99,20 @@ TRACES = (
     Row("torch.fx._lazy_graph_module:_LazyGraphModule", "parts of a graph are compiled late", "compiled inference"),
 )
 
-AOT_AUTOGRAD = group(
-    "the backend is told what a graph's inputs and outputs are, and how its backward pass is cut off",
-    "the backend `openxla`",
-    "torch._functorch.config as functorch_config",
-    "torch._functorch.partitioners:min_cut_rematerialization_partition",
-    "torch._functorch._aot_autograd.schemas:MutationType",
-    "torch._functorch._aot_autograd.schemas:OutputType",
+AOT_AUTOGRAD = (
+    *group(
+        "the backend is told what a graph's inputs and outputs are, and how its backward pass is cut off",
+        "the backend `openxla`",
+        "torch._functorch.config as functorch_config",
+        "torch._functorch.partitioners:min_cut_rematerialization_partition",
+        "torch._functorch._aot_autograd.schemas:MutationType",
+        "torch._functorch._aot_autograd.schemas:OutputType",
+    ),
+    Row(
+        "torch._functorch._aot_autograd.schemas:MemoryFormatMeta",
+        "gradients of outputs whose elements share memory keep theirs apart",
+        "the backend `openxla`",
+    ),
 )
 
 FLEX_ATTENTION = (
@@ -166,6 +173,7 @@ ROWS = needed_by(
             "CompileContext",
             "EffectType",
             "LazyGraphModule",
+            "MemoryFormatMeta",
             "MutationType",
             "OutputType",
             "TracingContext",

@@ -30,8 +30,9 @@ def register() -> None:
         single_tensor_adam.set(_choosing(single_tensor_adam.get()))
 
 
-#: Whether the calling thread traces an optimizer for a backend of this package, which exchanges this.
-is_traced_here: Callable[[], bool] = lambda: False
+#: Whether the calling thread traces an optimizer for a backend of this package, which exchanges this; `bool()` is
+#: false.
+is_traced_here: Callable[[], bool] = bool
 
 
 def is_compiled_on_cpu() -> bool:
