@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from .compiled import CompiledGraph
-from .inference.constant_hoisting import KeptParameters
+from .inference.constant_hoisting import HoistedParameters
 
 #: Prepare(graph, arguments) has a graph compiled, which was made for these arguments.
-Prepare = Callable[[CompiledGraph | KeptParameters, Any], None]
+Prepare = Callable[[CompiledGraph | HoistedParameters, Any], None]
 
 
-def at_once(graph: CompiledGraph | KeptParameters, arguments: Any) -> None:
+def at_once(graph: CompiledGraph | HoistedParameters, arguments: Any) -> None:
     """`Prepare`, in the calling thread."""
     graph.prepare(arguments)
 
@@ -28,7 +28,7 @@ class Jobs:
     def __init__(self) -> None:
         self.pending: list[concurrent.futures.Future[Any]] = []
 
-    def __call__(self, graph: CompiledGraph | KeptParameters, arguments: Any) -> None:
+    def __call__(self, graph: CompiledGraph | HoistedParameters, arguments: Any) -> None:
         """`Prepare`, in another thread."""
         self.pending.append(_pool().submit(at_once, graph, arguments))
 

@@ -74,7 +74,7 @@ def _compile_inference(
     if parts is None:
         return _compile_forward(gm, examples, prepare, training=False)
     visible = _visible(metadata)
-    graph = constant_hoisting.KeptParameters(parts, examples, visible, _aliases(metadata))
+    graph = constant_hoisting.HoistedParameters(parts, examples, visible, _aliases(metadata))
     if not graph.is_dynamic:
         prepare(graph, list(arguments))
     return graph

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from . import environment, processor
@@ -22,18 +24,20 @@ def keeps_host_memory() -> bool:
     return environment.value("XLA_KEEP_HOST_MEMORY")
 
 
-def products_are_torchs() -> bool:
-    """`XLA_CPU_PRODUCTS`: whether torch's kernels multiply matrices of float32 and float64 on the CPU."""
-    chosen = environment.value("XLA_CPU_PRODUCTS")
-    return torch.backends.mkl.is_available() and processor.is_intel() if chosen is None else chosen == "torch"
+def matmul_library() -> Literal["torch", "onednn", "xla"]:
+    """`XLA_CPU_PRODUCTS`: whose kernels multiply matrices on the CPU.
 
-
-def products_are_onednns() -> bool:
-    """Whether oneDNN's kernels multiply matrices of float32 on the CPU: on AMD's processors, unless `XLA_CPU_PRODUCTS`
-    says whose do.
+    Returns:
+        "torch": torch's, of float32 and float64; the default on Intel's processors, where torch has MKL.
+        "onednn": oneDNN's, of float32; the default on AMD's.
+        "xla": XLA's own.
     """
-    is_chosen = environment.value("XLA_CPU_PRODUCTS") is not None
-    return not is_chosen and processor.is_amd() and torch.backends.mkldnn.is_available()
+    chosen = environment.value("XLA_CPU_PRODUCTS")
+    if chosen is not None:
+        return chosen
+    if processor.is_intel() and torch.backends.mkl.is_available():
+        return "torch"
+    return "onednn" if processor.is_amd() and torch.backends.mkldnn.is_available() else "xla"
 
 
 def widens_bfloat16() -> bool:

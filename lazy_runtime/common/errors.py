@@ -8,7 +8,7 @@ from ..compat.torch import OpOverload, schema_of
 from . import source_locations
 
 
-def users_line() -> str:
+def user_line() -> str:
     """The innermost frame outside of torch and this package: `File "x.py", line 3, in f`; empty where there is none, as
     on autograd's threads.
     """
@@ -99,7 +99,7 @@ def no_quantized(name: str) -> str:
 
 
 def _called_at() -> str:
-    return f"\n  called at {users_line() or 'no known line'}"
+    return f"\n  called at {user_line() or 'no known line'}"
 
 
 def no_quantized_here(name: str) -> str:

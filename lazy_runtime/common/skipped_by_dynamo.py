@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def unseen(function: Callable[P, R]) -> Callable[P, R]:
+def skip(function: Callable[P, R]) -> Callable[P, R]:
     """The function, without Dynamo's eyes on what it calls. `torch.compiler.disable` would import Dynamo."""
 
     @functools.wraps(function)

@@ -99,7 +99,7 @@ def stack() -> list[Line]:
 
 
 def parse(text: str) -> Line | None:
-    """The line that `errors.users_line` wrote."""
+    """The line that `errors.user_line` wrote."""
     found = _LINE.match(text)
     return Line(found["file"], int(found["number"]), found["function"]) if found else None
 

@@ -145,7 +145,7 @@ def refuse_program(graph: Graph, compiled: Any) -> None:
 
 
 def _raise(what: str, device: Device, limit: int) -> None:
-    line = errors.users_line()
+    line = errors.user_line()
     raise torch.OutOfMemoryError(
         f"{what}, and {device.torch_device} has {_text(limit)} of memory: make it smaller, or compute it in parts"
         + (f"\n  called at {line}" if line else "")

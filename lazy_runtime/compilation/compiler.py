@@ -241,9 +241,9 @@ def executable(
         return found
     if plan is None:
         plan = CompilePlan(graph, keep_layout)
-    settled = scalar_deduplication.settled(graph)
-    if settled is not graph:
-        return executable(settled, keep_layout, drop, plan.of(settled))
+    deduplicated = scalar_deduplication.deduplicated(graph)
+    if deduplicated is not graph:
+        return executable(deduplicated, keep_layout, drop, plan.of(deduplicated))
     if team is not None:
         shared = team.share(graph, lambda: _compile_counted(plan))
         physical = frozenset(number for number, is_last in enumerate(shared.physical) if is_last)

@@ -14,7 +14,7 @@ from ..platform.xla_devices import Device
 from . import deferred_views
 
 
-class Numbered(NamedTuple):
+class Linearized(NamedTuple):
     """A graph and what it was made from.
 
     Attributes:
@@ -29,14 +29,14 @@ class Numbered(NamedTuple):
     nodes: list[Node]
 
 
-def number(
+def linearize(
     device: Device,
     pending: Sequence[Node],
     donate: bool,
     options: tuple[tuple[str, Any], ...] = (),
     wanted: Collection[Handle] | None = None,
     others: Sequence[Node] = (),
-) -> Numbered:
+) -> Linearized:
     """Numbers what the live handles need, with what that needs of nodes that are on no list: they were in a program
     that failed, or another thread has made them.
 
@@ -69,8 +69,8 @@ def _number(
     donate: bool,
     options: tuple[tuple[str, Any], ...],
     wanted: Collection[Handle] | None,
-) -> Numbered:
-    alone = _Alone.of(pending, options) if donate and wanted is None else None
+) -> Linearized:
+    alone = _SingleCall.of(pending, options) if donate and wanted is None else None
     known = alone and alone.known()
     if known is not None:
         return known
@@ -115,7 +115,7 @@ def _number(
     graph = Graph(
         device, calls, tuple(operands), tuple(outputs), tuple(specs), donated, channels_last, options, shared=shared
     )
-    numbered = Numbered(graph, leaves, live, nodes)
+    numbered = Linearized(graph, leaves, live, nodes)
     if alone is not None:
         alone.keep(numbered)
     return numbered
@@ -140,7 +140,7 @@ def _with_missing(pending: Sequence[Node]) -> list[Node]:
     return list(ordered)
 
 
-def _kept_for(others: Sequence[Node], pending: Sequence[Node], numbered: Numbered) -> list[Handle]:
+def _kept_for(others: Sequence[Node], pending: Sequence[Node], numbered: Linearized) -> list[Handle]:
     """Handles without which what other nodes read would not be there when they are executed; none if all is well.
 
     A thread that records holds the handles of what it reads until its node is on the list. So where a handle was found
@@ -178,7 +178,7 @@ def _is_lost(value: Value, nodes: set[Node], live: set[Handle], donated: set[int
     return id(value) in donated
 
 
-class _Alone(NamedTuple):
+class _SingleCall(NamedTuple):
     """A call that is a whole graph and pending alone: a training step that is compiled as one, with hundreds of values
     of which the same is true in each step.
 
@@ -194,7 +194,7 @@ class _Alone(NamedTuple):
     key: tuple[Any, ...]
 
     @classmethod
-    def of(cls, pending: Sequence[Node], options: tuple[tuple[str, Any], ...]) -> _Alone | None:
+    def of(cls, pending: Sequence[Node], options: tuple[tuple[str, Any], ...]) -> _SingleCall | None:
         """None if it is not, if two of its arguments are one value, or if one has none since what made it failed."""
         if len(pending) != 1:
             return None
@@ -204,7 +204,7 @@ class _Alone(NamedTuple):
         if len(set(values)) < len(values) or any(value.node is not None for value in values):
             return None
         live = [None if owner is None else owner() for owner in node.outputs]
-        key = key_of_alone(
+        key = key_of_single_call(
             tuple([handle is not None for handle in live]),
             tuple([_is_dead(value) for value in values]),
             tuple([value.channels_last for value in values]),
@@ -213,21 +213,21 @@ class _Alone(NamedTuple):
         )
         return cls(node, live, nested.alone, key)
 
-    def known(self) -> Numbered | None:
+    def known(self) -> Linearized | None:
         """As it was numbered before, when the same was true of its arguments and results."""
         graph = self.graphs.get(self.key)
         if graph is None:
             return None
-        return Numbered(
+        return Linearized(
             graph, list(self.node.inputs), [handle for handle in self.live if handle is not None], [self.node]
         )
 
-    def keep(self, numbered: Numbered) -> None:
+    def keep(self, numbered: Linearized) -> None:
         if numbered.nodes == [self.node]:
             self.graphs[self.key] = numbered.graph
 
 
-def key_of_alone(
+def key_of_single_call(
     live: tuple[bool, ...],
     dead: tuple[bool, ...],
     channels_last: tuple[bool, ...],
@@ -244,11 +244,11 @@ def key_of_alone(
     return live, dead, channels_last, donates, options
 
 
-def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Numbered:
+def of_call(call: Call, values: Sequence[Value], ints: Sequence[int]) -> Linearized:
     """The graph that is one call of these values."""
     slots = tuple(range(-1, -1 - len(values), -1))
     graph = Graph(call.device, (call,), slots, tuple(range(len(call.outputs))), call.inputs, ())
-    return Numbered(graph, list(values), [], [Node(call, values, (), ints)])
+    return Linearized(graph, list(values), [], [Node(call, values, (), ints)])
 
 
 def needed_nodes(pending: Sequence[Node], wanted: Collection[Handle] | None = None) -> list[Node]:

@@ -15,7 +15,7 @@ from . import reports
 if TYPE_CHECKING:
     import torch
 
-    from ..compilation.linearization import Numbered
+    from ..compilation.linearization import Linearized
 
 _lock = threading.Lock()
 _saved: Counter[tuple[int, str]] = Counter()  # (thread, name) → how many graphs `save_tensors_graph` has written
@@ -26,7 +26,7 @@ def is_on() -> bool:
     return environment.value("XLA_SAVE_TENSORS_FILE") is not None
 
 
-def save(numbered: Numbered) -> None:
+def save(numbered: Linearized) -> None:
     """Appends a graph that is about to be executed, with the user's stack."""
     from . import graphs
 

@@ -16,7 +16,7 @@ from .arguments import PRECISION, parts, shown
 if TYPE_CHECKING:
     import jax
 
-    from ..compilation.linearization import Numbered
+    from ..compilation.linearization import Linearized
 
 
 def text(tensors: Sequence[torch.Tensor]) -> str:
@@ -47,7 +47,7 @@ def stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
     return stream.getvalue()
 
 
-def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
+def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Linearized:
     """The pending graph that these tensors (by default, all that are pending on the current device) wait for.
 
     Raises:
@@ -68,14 +68,14 @@ def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Numbered:
         (device,) = devices
         handles = {tensor.handle for tensor in inner}
     with device.lock:
-        numbered = linearization.number(device, device.pending[:], donate=False, wanted=handles)
+        numbered = linearization.linearize(device, device.pending[:], donate=False, wanted=handles)
     if handles is None:
         return numbered
     ready = [(tensor.handle, tensor.spec) for tensor in inner if tensor.handle.value.node is None]
     return _with_buffers(numbered, ready)
 
 
-def _with_buffers(numbered: Numbered, ready: Sequence[tuple[Any, TensorSpec]]) -> Numbered:
+def _with_buffers(numbered: Linearized, ready: Sequence[tuple[Any, TensorSpec]]) -> Linearized:
     """The graph with tensors that wait for nothing among its leaves and outputs."""
     leaves, specs = list(numbered.leaves), list(numbered.graph.leaves)
     outputs, live = list(numbered.graph.outputs), list(numbered.live)
@@ -90,7 +90,7 @@ def _with_buffers(numbered: Numbered, ready: Sequence[tuple[Any, TensorSpec]]) -
     return numbered._replace(graph=graph, leaves=leaves, live=live)
 
 
-def render(numbered: Numbered, form: str) -> str:
+def render(numbered: Linearized, form: str) -> str:
     """A graph as "text", "dot", "hlo" or "stablehlo"."""
     return _FORMS[form](numbered)
 
@@ -106,7 +106,7 @@ def scopes(nodes: Sequence[Node]) -> list[str]:
     ]
 
 
-def _lowered(numbered: Numbered) -> jax.stages.Lowered:
+def _lowered(numbered: Linearized) -> jax.stages.Lowered:
     from ..compilation import compiler
     from ..compilation.plan import CompilePlan
     from ..tensor import sharding
@@ -118,11 +118,11 @@ def _lowered(numbered: Numbered) -> jax.stages.Lowered:
     return compiler.lowered(plan)
 
 
-def _hlo(numbered: Numbered) -> str:
+def _hlo(numbered: Linearized) -> str:
     return _lowered(numbered).as_text(dialect="hlo", debug_info=source_locations.keep_stacks)
 
 
-def _stablehlo(numbered: Numbered) -> str:
+def _stablehlo(numbered: Linearized) -> str:
     return _lowered(numbered).as_text(dialect="stablehlo", debug_info=source_locations.keep_stacks)
 
 
@@ -150,7 +150,7 @@ class _Item(NamedTuple):
 _Place = dict[int, tuple[int, int]]  # slot of a graph → (item, result)
 
 
-def _items(numbered: Numbered) -> list[_Item]:
+def _items(numbered: Linearized) -> list[_Item]:
     graph = numbered.graph
     place: _Place = {}
     items: list[_Item] = []
@@ -253,7 +253,7 @@ def _location(node: Node) -> list[str]:
     return [f"location={line.function}@{line}"] if line is not None else []
 
 
-def _text(numbered: Numbered) -> str:
+def _text(numbered: Linearized) -> str:
     rows = ["IR {"]
     items = _items(numbered)
     for number, item in enumerate(items):
@@ -266,7 +266,7 @@ def _text(numbered: Numbered) -> str:
     return "\n".join([*rows, "}", ""])
 
 
-def _dot(numbered: Numbered) -> str:
+def _dot(numbered: Linearized) -> str:
     rows = ["digraph G {"]
     items = _items(numbered)
     for number, item in enumerate(items):
@@ -281,4 +281,4 @@ def _dot(numbered: Numbered) -> str:
     return "\n".join([*rows, "}", ""])
 
 
-_FORMS: dict[str, Callable[[Numbered], str]] = {"text": _text, "dot": _dot, "hlo": _hlo, "stablehlo": _stablehlo}
+_FORMS: dict[str, Callable[[Linearized], str]] = {"text": _text, "dot": _dot, "hlo": _hlo, "stablehlo": _stablehlo}

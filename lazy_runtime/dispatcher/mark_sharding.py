@@ -9,7 +9,7 @@ import jax
 import torch
 from jax.sharding import NamedSharding
 
-from ..common.skipped_by_dynamo import unseen
+from ..common.skipped_by_dynamo import skip
 from ..execution import execute
 from ..ir import grid
 from ..ops import registry
@@ -18,7 +18,7 @@ from ..tensor import sharding
 from ..tensor.xla_tensor import XLATensor, unwrap
 
 
-@unseen
+@skip
 def mark(tensor: torch.Tensor, wanted: NamedSharding) -> None:
     """Has a tensor lie so from now on: its data is moved at once, a pending result in the program that computes it.
 
@@ -35,7 +35,7 @@ def mark(tensor: torch.Tensor, wanted: NamedSharding) -> None:
     sharding.set_mark(tensor, wanted)
 
 
-@unseen
+@skip
 def unmark(tensor: torch.Tensor) -> None:
     """Has a tensor lie on all devices in full, and lets XLA choose for what is written to it."""
     sharding.set_mark(tensor, None)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..common import config, forking, interrupts, metrics, output, source_locations
-from ..common.skipped_by_dynamo import unseen
+from ..common.skipped_by_dynamo import skip
 from ..compilation import compiler, deferred_views, linearization, lower
 from ..compilation.plan import CompilePlan
 from ..debug import compiling, graph_saver, graphs
@@ -77,7 +77,7 @@ def is_unobserved() -> bool:
     return not asked and not source_locations.keep and before_run is None
 
 
-@unseen
+@skip
 def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = None) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 
@@ -172,7 +172,7 @@ def _compute(value: Value, device: Device) -> None:
                 _run_alone(device, value.node)
 
 
-@unseen
+@skip
 def run_at_once(device: Device, node: Node) -> None:
     """Executes one operator, in eager mode.
 
@@ -230,7 +230,7 @@ def _without(failed: set[Node], pending: Sequence[Node]) -> list[Node]:
 
 def _set_aside(nodes: Sequence[Node]) -> None:
     """What the nodes of a failed program read keeps its buffer. They are on no list any more; whoever needs a value of
-    theirs, by reading it or in another program, has it computed then (`linearization.number`).
+    theirs, by reading it or in another program, has it computed then (`linearization.linearize`).
     """
     for node in nodes:
         for value in node.inputs:
@@ -245,7 +245,7 @@ def _is_open(node: Node) -> bool:
 
 
 def _run(device: Device, pending: Sequence[Node]) -> None:
-    numbered = linearization.number(device, pending, True, thread.options, others=device.pending)
+    numbered = linearization.linearize(device, pending, True, thread.options, others=device.pending)
     graph, leaves, live, nodes = numbered
     if not nodes:
         return

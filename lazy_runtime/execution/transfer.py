@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..common import errors, metrics, source_locations
-from ..common.skipped_by_dynamo import unseen
+from ..common.skipped_by_dynamo import skip
 from ..debug import unplanned_syncs
 from ..ir import dtypes, lifetimes
 from ..ir.spec import TensorSpec
@@ -51,7 +51,7 @@ def to_device(
     return copy
 
 
-@unseen
+@skip
 def upload(
     tensor: torch.Tensor,
     device: Device,

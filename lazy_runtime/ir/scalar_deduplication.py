@@ -40,7 +40,7 @@ def of(nodes: Sequence[Node]) -> tuple[int, ...]:
     return tuple(shared) if len(known) < len(keys) else ()
 
 
-def settled(graph: Graph) -> Graph:
+def deduplicated(graph: Graph) -> Graph:
     """The graph, as it is to be compiled."""
     if not graph.shared:
         return graph

@@ -176,7 +176,7 @@ def run(compiled: Callable[..., Any], arguments: Sequence[Any], program: Program
     Raises:
         MismatchError: another process has come to something else.
     """
-    entry = watchdog.begin(_with_values(program, arguments), {0: errors.users_line()})
+    entry = watchdog.begin(_with_values(program, arguments), {0: errors.user_line()})
     results: Sequence[Any] = ()
     try:
         results = compiled(*arguments)

@@ -282,7 +282,7 @@ def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
 
 
 def _keep_line(node: Node) -> None:
-    node.line = errors.users_line()
+    node.line = errors.user_line()
     if source_locations.keep_stacks:
         node.stack = source_locations.stack()
         node.scope = source_locations.current_scope()

@@ -44,7 +44,7 @@ def call(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """
     if config.strict_fallback():
         trace = dispatch.current_trace()
-        raise NotImplementedError(errors.strict_fallback(func, errors.users_line() if trace is None else trace.line))
+        raise NotImplementedError(errors.strict_fallback(func, errors.user_line() if trace is None else trace.line))
     if schema_of(func).is_mutable:
         raise NotImplementedError(errors.no_lowering(func))
     if not has_computed_kernel(func.name(), "CPU"):

@@ -115,7 +115,7 @@ class Region:
         graphs = []
         for device in xla_devices.devices():
             with device.lock:
-                graphs.append(linearization.number(device, device.pending, donate=False).graph)
+                graphs.append(linearization.linearize(device, device.pending, donate=False).graph)
         self.graphs.add(tuple(graphs))
         if len(self.graphs) > self.max_graphs:
             self.graphs.discard(tuple(graphs))

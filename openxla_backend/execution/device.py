@@ -30,7 +30,7 @@ from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap, values_of
 from ..graph import fx, origin
 from ..graph.outputs import ArgumentItself, Constant, Output, PythonValue, Result, Source, View
 from . import asynchronous_load, step
-from .step_replay import SettledStep
+from .step_replay import StepReplay
 
 # the bare C functions: a training step unwraps and wraps hundreds of tensors
 
@@ -87,7 +87,7 @@ class DeviceRun:
         #: lives, and the results' buffers
         self._begun: tuple[list[Any], Future[list[Any]]] | None = None
         self._taking = threading.Lock()
-        self._settled = SettledStep.of(program, self._call, elsewhere) if ends_step else None
+        self._replay = StepReplay.of(program, self._call, elsewhere) if ends_step else None
 
     @functools.cached_property
     def _executable(self) -> compiler.Executable:
@@ -136,7 +136,7 @@ class DeviceRun:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         program = self._program
-        if self._settled is not None and (given := self._settled(arguments)) is not None:
+        if self._replay is not None and (given := self._replay(arguments)) is not None:
             made: dict[Any, Any] = {}
             outputs = [self._tensor(output, arguments, given, made) for output in program.outputs]
             arguments.clear()

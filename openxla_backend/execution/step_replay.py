@@ -20,7 +20,7 @@ import jax
 import torch
 
 from lazy_runtime.common import config, interrupts, metrics
-from lazy_runtime.common.errors import users_line
+from lazy_runtime.common.errors import user_line
 from lazy_runtime.compilation import compiler, linearization
 from lazy_runtime.execution import execute, transfer
 from lazy_runtime.ir import lifetimes
@@ -51,7 +51,7 @@ class _Written(NamedTuple):
     values: list[Value]
 
 
-class SettledStep:
+class StepReplay:
     """Executes a program as `DeviceRun` would, if all is as it was; makes nothing and changes nothing if it is not."""
 
     def __init__(self, program: fx.Program, call: Call, elsewhere: frozenset[int]):
@@ -79,7 +79,7 @@ class SettledStep:
         self._known: dict[tuple[Any, ...], weakref.ref[compiler.Executable]] = {}
 
     @classmethod
-    def of(cls, program: fx.Program, call: Call, elsewhere: frozenset[int]) -> SettledStep | None:
+    def of(cls, program: fx.Program, call: Call, elsewhere: frozenset[int]) -> StepReplay | None:
         """None if the program gives something out or writes something that has to be looked at each time.
 
         Args:
@@ -133,7 +133,7 @@ class SettledStep:
         found = None if known is None else known()
         if found is None:
             no_layout = (False,) * len(self._is_dead)
-            key = linearization.key_of_alone(self._is_live, self._is_dead, no_layout, donates, options)
+            key = linearization.key_of_single_call(self._is_live, self._is_dead, no_layout, donates, options)
             graph = self._call.nested.alone.get(key)  # type: ignore[union-attr]
             found = None if graph is None else compiler.known(graph, None)
             if found is None or found.is_new or any(found.physical[place] for place in self._written):
@@ -167,7 +167,7 @@ class SettledStep:
 
     def _run(self, executable: compiler.Executable, arrays: list[Any], written: _Written) -> list[Any]:
         seeds = self._device.random.draw(self._seeds) if self._seeds else ()
-        users = {number: users_line() for number in executable.located}
+        users = {number: user_line() for number in executable.located}
         try:
             results = executable(arrays, (), seeds, users)
         except (checks.KernelError, jax.errors.JaxRuntimeError) as error:

@@ -19,8 +19,8 @@ def located(node: torch.fx.Node) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        line = users_line(node)
-        if line.startswith(_GENERATED) and (call := errors.users_line()):
+        line = user_line(node)
+        if line.startswith(_GENERATED) and (call := errors.user_line()):
             line += f"\n  called at {call}"
         if line and len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (f"{error.args[0]}\n  at {line}",)
@@ -31,7 +31,7 @@ _GENERATED = 'File "<eval_with_key>'  # the file name that torch.fx gives to the
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-def users_line(node: torch.fx.Node) -> str:
+def user_line(node: torch.fx.Node) -> str:
     """The innermost frame outside of torch, of those that Dynamo keeps: `File "x.py", line 3, in f: ...`."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     frames = [": ".join(lines[n : n + 2]) for n, line in enumerate(lines) if line.startswith("File ")]

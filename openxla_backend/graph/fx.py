@@ -20,7 +20,7 @@ from lazy_runtime.recording import dispatch
 from lazy_runtime.recording.dispatch import Trace
 from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap
 
-from .errors import located, users_line
+from .errors import located, user_line
 from .output_sources import WRONG_STRIDES, OutputSources, Recorded, root_of, shared_roots, viewed
 from .outputs import Output, TensorOutput, ViewCall, result_of
 from .sizes import Sizes
@@ -104,7 +104,7 @@ def trace(
     with context, torch.no_grad():
         # what only the interpreter held is dead when it returns: the outputs alone decide what is computed
         recorded = _interpret(gm, arguments, channels_last, context, sizes, visible)
-    numbered = linearization.number(device, context.nodes, donate=False)
+    numbered = linearization.linearize(device, context.nodes, donate=False)
     outputs = OutputSources(recorded, device, numbered.live, sizes)
     mutations = tuple((number, outputs.written(value, node)) for number, (value, node) in recorded.mutated.items())
     exchanges = tuple(
@@ -158,7 +158,7 @@ def _interpret(
                 recorded.views[node] = ViewCall(node.target, args[1:], kwargs)
             if node.target is aten.as_strided.default:
                 args, kwargs = _of_whole_memory(_whole(node.args[0], environment), *args, **kwargs), {}
-            trace.line = users_line(node)
+            trace.line = user_line(node)
             with located(node):
                 if node.target in _QUANTIZING:
                     raise NotImplementedError(errors.no_quantized_here(node.target.name()))

@@ -58,7 +58,7 @@ class Split(NamedTuple):
     examples: list[torch.Tensor]
 
 
-class KeptParameters:
+class HoistedParameters:
     """A callable with AOTAutograd's boxed convention, as `CompiledGraph`."""
 
     def __init__(self, split: Split, examples: Sequence[Any], visible: int | None, aliases: frozenset[int]):

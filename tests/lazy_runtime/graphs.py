@@ -26,7 +26,7 @@ def record(function: Any, *tensors: XLATensor) -> tuple[list, Any]:
     return trace.nodes, result
 
 
-def number(function: Any, *tensors: XLATensor, donate: bool = False) -> tuple[linearization.Numbered, Any]:
+def number(function: Any, *tensors: XLATensor, donate: bool = False) -> tuple[linearization.Linearized, Any]:
     """The function's graph, and what it returns: a result that is not kept is not an output."""
     nodes, result = record(function, *tensors)
-    return linearization.number(tensors[0].spec.device, nodes, donate), result
+    return linearization.linearize(tensors[0].spec.device, nodes, donate), result

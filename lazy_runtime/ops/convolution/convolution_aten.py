@@ -46,9 +46,9 @@ def _takes_dtype(problem: ConvolutionProblem) -> Verdict:
         return dtype in ("float32", "bfloat16", "float16") or Refused(f"oneDNN has no {dtype}")
     if dtype == "float32":
         pixels = _pixels_taken(problem)
-        return (config.products_are_onednns() or Refused("a 1x1 convolution is a matrix product, but on AMD's")) and (
-            pixels >= LEAST_PIXELS or Refused(f"{pixels} pixels of a 1x1 convolution are fewer than {LEAST_PIXELS}")
-        )
+        return (
+            config.matmul_library() == "onednn" or Refused("a 1x1 convolution is a matrix product, but on AMD's")
+        ) and (pixels >= LEAST_PIXELS or Refused(f"{pixels} pixels of a 1x1 convolution are fewer than {LEAST_PIXELS}"))
     # of bfloat16 torch's products are the faster ones
     return dtype == "bfloat16" or Refused(f"a 1x1 convolution of {dtype} is a matrix product")
 

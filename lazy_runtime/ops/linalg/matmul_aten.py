@@ -35,7 +35,7 @@ def accepts(problem: MatmulProblem) -> Verdict:
 def takes_dtype(platform: str, dtype: Any) -> Verdict:
     """Whether products of this dtype, or of the dtype of this name, are torch's."""
     dtype = str(dtype)
-    is_for_mkl = dtype in ("float32", "float64") and config.products_are_torchs()
+    is_for_mkl = dtype in ("float32", "float64") and config.matmul_library() == "torch"
     why = f"products of {dtype} are not torch's on this processor, or XLA_CPU_PRODUCTS says so"
     return kernels.on_cpu(platform) and (dtype == "bfloat16" or is_for_mkl or Refused(why))
 

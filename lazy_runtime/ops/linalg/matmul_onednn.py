@@ -35,7 +35,8 @@ def accepts(problem: MatmulProblem) -> Verdict:
 def available(platform: str) -> Verdict:
     """Whether products are oneDNN's on this processor."""
     return kernels.on_cpu(platform) and (
-        config.products_are_onednns() or Refused("it is for AMD's processors, where XLA_CPU_PRODUCTS says nothing")
+        config.matmul_library() == "onednn"
+        or Refused("it is for AMD's processors, where XLA_CPU_PRODUCTS says nothing")
     )
 
 

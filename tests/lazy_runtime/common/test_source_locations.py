@@ -50,7 +50,7 @@ def test_lines_are_written_from_the_working_directory_on(tmp_path, monkeypatch):
 
 
 def test_a_written_line_is_read_again():
-    found = source_locations.parse(errors.users_line())
+    found = source_locations.parse(errors.user_line())
     assert found is not None
     assert (found.file, found.function) == (__file__, "test_a_written_line_is_read_again")
     assert source_locations.parse('File "a.py", line 3, in <module>: x = y') == source_locations.Line(

@@ -56,7 +56,7 @@ def test_numbers_that_change_are_inputs():
     for number_, alpha in ((0.25, 3), (7.5, 4)):
         kept = record_node(add, (inner, number_), {"alpha": alpha})
         node = kept.handle.value.node
-        graph = linearization.number(inner.spec.device, [node], donate=False).graph
+        graph = linearization.linearize(inner.spec.device, [node], donate=False).graph
         executable = compiler.executable(graph)
         results.append((executable, executable([inner.handle.value.array], node.floats, node.ints)[0].tolist()))
     assert results[0][0] is results[1][0]
@@ -82,7 +82,7 @@ def test_only_donated_buffers_are_gone():
     device = x.spec.device
     nodes, _kept = record(lambda x, y: x + y, x, y)
     del y
-    numbered = linearization.number(device, nodes, donate=True)
+    numbered = linearization.linearize(device, nodes, donate=True)
     assert numbered.graph.donated == (1,)
     (result,) = compiler.executable(numbered.graph)([held, given])
     assert (held.is_deleted(), given.is_deleted()) == (False, True)

@@ -109,8 +109,8 @@ def test_buffers_that_nobody_holds_are_donated_to_outputs_of_their_kind(function
     device = pair[0].spec.device
     nodes, kept = record(function, *pair)
     del pair
-    assert linearization.number(device, nodes, donate=True).graph.donated == expected
-    assert linearization.number(device, nodes, donate=False).graph.donated == ()
+    assert linearization.linearize(device, nodes, donate=True).graph.donated == expected
+    assert linearization.linearize(device, nodes, donate=False).graph.donated == ()
     del holders, kept
 
 
@@ -121,7 +121,7 @@ def test_buffers_that_must_stay_as_they_are_are_not_donated(attribute):
     device = x.spec.device
     nodes, _kept = record(lambda x: x + 1, x)
     del x
-    assert linearization.number(device, nodes, donate=True).graph.donated == ()
+    assert linearization.linearize(device, nodes, donate=True).graph.donated == ()
 
 
 def test_channels_last_buffers_are_named():
@@ -136,7 +136,7 @@ def test_nodes_of_a_failed_program_are_part_of_those_that_need_them():
     device = x.spec.device
     nodes, _kept = record(lambda x: (x.exp().sin() + 1, x.cos()), x)
     for pending in (nodes[2:3], [nodes[2], nodes[3]]):
-        numbered = linearization.number(device, pending, donate=False)
+        numbered = linearization.linearize(device, pending, donate=False)
         assert names(numbered.graph)[:3] == ["aten::exp", "aten::sin", "aten::add.Tensor"]
         assert numbered.graph.outputs == tuple(range(2, 2 + len(pending)))
 
@@ -147,7 +147,7 @@ def test_what_others_read_is_an_output_and_not_donated():
     value = x.handle.value
     nodes, _kept = record(lambda x: ((x.exp() + 1) * 2, x.exp() * 3), x)
     del x
-    numbered = linearization.number(device, nodes[:2], donate=True, others=nodes[2:])
+    numbered = linearization.linearize(device, nodes[:2], donate=True, others=nodes[2:])
     assert names(numbered.graph) == ["aten::exp", "aten::add.Tensor"]
     assert [handle.value for handle in numbered.live] == [nodes[2].inputs[0]]
     assert numbered.graph.donated == ()
@@ -163,7 +163,7 @@ def test_a_graph_that_is_alone_is_numbered_once_for_what_it_depends_on():
         handles = dispatch.record_graph(call, values, ())[:kept]
         pending = call.device.pending[:]
         call.device.pending.clear()
-        return linearization.number(call.device, pending, donate=True), handles
+        return linearization.linearize(call.device, pending, donate=True), handles
 
     def values(count=2):
         return [x.handle.value for x in buffers(*(torch.ones(3) for _ in range(count)))]

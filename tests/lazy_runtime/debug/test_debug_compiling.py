@@ -201,7 +201,7 @@ def test_what_differs_inside_of_a_compiled_part_is_named():
     seen = []
     for dim in (0, 1):
         y = x.softmax(dim)
-        graph = linearization.number(device, device.pending[:], donate=False).graph
+        graph = linearization.linearize(device, device.pending[:], donate=False).graph
         lazy_runtime.sync()
         call = lower.nested_call(graph, {})
         outer = graph._replace(calls=(call,), operands=tuple(-1 - n for n in range(len(call.inputs))), outputs=(0,))

@@ -26,7 +26,7 @@ def made(name, inputs, outputs, **options):
 def pending():
     """The graph of what the device has not executed yet, where numbers are inputs."""
     device = xla_devices.get(torch.device("xla:0"))
-    return linearization.number(device, device.pending[:], donate=False).graph
+    return linearization.linearize(device, device.pending[:], donate=False).graph
 
 
 def nested(function, *tensors):

@@ -18,7 +18,7 @@ COUNT = scalar_deduplication.LEAST
 
 def pending_graph():
     device = xla_devices.get(torch.device("xla", 0))
-    return linearization.number(device, device.pending[:], donate=False).graph
+    return linearization.linearize(device, device.pending[:], donate=False).graph
 
 
 def tensors(count: int = COUNT) -> list[torch.Tensor]:

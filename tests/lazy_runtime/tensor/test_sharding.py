@@ -33,7 +33,7 @@ def cut(*cuts):
 
 def placed(result):
     """The numbered program that computes a result, and what it is told of shardings."""
-    numbered = linearization.number(device(), device().pending[:], donate=False)
+    numbered = linearization.linearize(device(), device().pending[:], donate=False)
     assert numbered.live == [unwrap(result).handle]
     return sharding.place(numbered.graph, numbered.leaves, numbered.live)
 
@@ -190,7 +190,7 @@ def collective():
     x = torch.ones(4).to("xla")
     lazy_runtime.sync()
     kept = x + 1
-    numbered = linearization.number(device(), device().pending[:], donate=False)
+    numbered = linearization.linearize(device(), device().pending[:], donate=False)
     (call,) = numbered.graph.calls
     call.collective = True
     with pytest.raises(

@@ -31,7 +31,7 @@ def kept(monkeypatch):
     """What a compiled model keeps beside its parameters: "packed", "channels last" or a dtype."""
     orders: list[str] = []
     packs: list[str] = []
-    call, finish = constant_hoisting.KeptParameters.__call__, constant_hoisting.finish
+    call, finish = constant_hoisting.HoistedParameters.__call__, constant_hoisting.finish
 
     def count(graph):
         names = [node.target.__name__ for node in graph.nodes if node.op == "call_function"]
@@ -44,7 +44,7 @@ def kept(monkeypatch):
         return results
 
     monkeypatch.setattr(constant_hoisting, "finish", count)  # small ones share a buffer
-    monkeypatch.setattr(constant_hoisting.KeptParameters, "__call__", spy)
+    monkeypatch.setattr(constant_hoisting.HoistedParameters, "__call__", spy)
     return orders
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....common.skipped_by_dynamo import unseen
+from ....common.skipped_by_dynamo import skip
 from ... import runtime as xr
 from .mesh import HybridMesh, Mesh, PartitionSpec, get_1d_mesh, get_global_mesh, set_global_mesh
 from .sharding_type import ShardingType
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-@unseen
+@skip
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """Cuts a tensor among the devices of a mesh, and has it stay so. XLA partitions the programs that use it.
 
@@ -63,7 +63,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
     return wrap_as_sharded_tensor(t)
 
 
-@unseen
+@skip
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Undoes `mark_sharding`: the tensor's data is on each device in full."""
     from ....dispatcher import mark_sharding

@@ -188,9 +188,9 @@ def test_torchs_library_is_for_intels_processors(monkeypatch, is_intel):
     monkeypatch.delenv("XLA_CPU_PRODUCTS", raising=False)
     monkeypatch.setattr(processor, "is_intel", lambda: is_intel)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert config.products_are_torchs() is is_intel
+    assert (config.matmul_library() == "torch") is is_intel
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    assert not config.products_are_torchs()
+    assert config.matmul_library() != "torch"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.complex64])
