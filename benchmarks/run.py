@@ -80,6 +80,15 @@ def run(requests: Sequence[Request], output: Path | None = None, more: Mapping[s
     return records
 
 
+def _parsed(line: str) -> Record | None:
+    """The record of a line; None if it is none."""
+    try:
+        record = json.loads(line)
+        return record if record["record"] in ("environment", "row") else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
 def read(path: Path) -> list[Record]:
     """The records of a result file.
 
@@ -88,12 +97,8 @@ def read(path: Path) -> list[Record]:
     """
     records = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            known = record["record"] in ("environment", "row")
-        except (ValueError, TypeError, KeyError):
-            known = False
-        if not known:
+        record = _parsed(line)
+        if record is None:
             raise ValueError(f"{path.name}, line {number}: not a result of `python -m benchmarks run`")
         records.append(record)
     return records

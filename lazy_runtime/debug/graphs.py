@@ -58,6 +58,7 @@ def of_tensors(tensors: Sequence[torch.Tensor] | None) -> Linearized:
     from ..platform import xla_devices
     from ..tensor.xla_tensor import unwrap
 
+    inner = []
     if tensors is None:
         device, handles = xla_devices.get(), None
     else:

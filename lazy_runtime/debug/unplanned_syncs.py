@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import dis
 import linecache
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import NamedTuple
 
 from ..common import metrics, output, source_locations
 from ..common.source_locations import Line
 from .formats import counted, duration
 
 
-class Wait(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Wait:
     """A line that made the host wait.
 
     Attributes:

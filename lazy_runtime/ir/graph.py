@@ -34,7 +34,7 @@ class Placeholder(NamedTuple):
     """
 
     kind: str  # "tensor", "float" or "int"
-    index: int
+    number: int
 
 
 class Call:

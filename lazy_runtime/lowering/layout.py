@@ -131,9 +131,9 @@ class Permuted(Reordered):
         """The same where it lies in what it was taken from; None if that is not known."""
         if self.taken is None:
             return None
-        whole, gone, index = self.taken
+        whole, gone, place = self.taken
         strides = list(contiguous_strides(whole.shape))
-        start = index * strides.pop(gone)
+        start = place * strides.pop(gone)
         return Strided(whole, start, self.shape, tuple(strides[dim] for dim in self.dims))
 
 
@@ -142,7 +142,7 @@ class Taken(NamedTuple):
 
     whole: Any
     dim: int
-    index: int
+    place: int
 
 
 class Strided(NamedTuple):

@@ -15,6 +15,7 @@ its `_copy` form as well. Registering an operator twice raises.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -195,7 +196,7 @@ def op(
             args, kwargs = layout.logical(list(args), kept), {k: layout.logical(x, kept) for k, x in kwargs.items()}
             return function(*args, **kwargs)
 
-        lowering.__wrapped__ = function  # whose it is (`disk_key.py`)
+        functools.update_wrapper(lowering, function, (), ())  # whose it is (`disk_key.py`)
         flags: dict[str, Any] = {
             "dynamic_scalars": dynamic_scalars,
             "random": random,
@@ -237,7 +238,7 @@ def pointwise(
             result = layout.elementwise(compute_and_cast, *args, **kwargs)
             return result if result.shape == out.shape else jnp.broadcast_to(layout.logical(result), out.shape)
 
-        lowering.__wrapped__ = function
+        functools.update_wrapper(lowering, function, (), ())
         for name in names:
             _add(name, lowering, checked_dtypes(name), dynamic_scalars=dynamic_scalars, fallible=fallible)
         return function

@@ -7,6 +7,7 @@ Inside of a compiled graph nothing can be read, and they raise; Dynamo breaks th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def program(name: str, infer: Callable[..., Any], fallible: bool = False) -> Cal
         def lowering(call: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             return function(*logical(list(args)))
 
-        lowering.__wrapped__ = function  # whose it is (`disk_key.py`)
+        functools.update_wrapper(lowering, function, (), ())  # whose it is (`disk_key.py`)
         return Operator(name, target, lowering, infer, fallible=fallible)
 
     return make_operator

@@ -387,7 +387,7 @@ def _new_call(
     def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
         def fill(arg: Any) -> Any:
             if isinstance(arg, Placeholder):
-                return (arrays if arg.kind == "tensor" else floats if arg.kind == "float" else int_inputs)[arg.index]
+                return (arrays if arg.kind == "tensor" else floats if arg.kind == "float" else int_inputs)[arg.number]
             if isinstance(arg, list):
                 return [fill(item) for item in arg]
             return arg

@@ -15,8 +15,9 @@ import torch
 from ..compat import tracing
 from ..compat.torch import DispatchKey
 
-#: Torch's higher-order operator.
+#: Torch's higher-order operator, and its kernel for the CPU.
 operator: Any = None
+sdpa_dense: Any = None
 
 if all(row.holds() for row in tracing.FLEX_ATTENTION):
     from ..compat.tracing import flex_attention as operator

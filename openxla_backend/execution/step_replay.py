@@ -184,6 +184,7 @@ class StepReplay:
 
     def _write(self, written: _Written, results: list[Any]) -> None:
         """Each value goes on with another buffer. It gets another handle, which is what others know it by."""
+        owner = None
         for tensor, root, value, place in zip(written.inner, written.roots, written.values, self._written, strict=True):
             value.array = results[place]
             owner = value.owner  # while it is there, the end of the old handle is counted

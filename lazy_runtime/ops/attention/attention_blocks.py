@@ -134,19 +134,19 @@ class _Rows(NamedTuple):
 
     Attributes:
         start: number of the first.
-        count: how many there are.
+        length: how many there are.
         known: as many of them, from the first on, were in the block before too; None where no block has such.
     """
 
     start: Any
-    count: int
+    length: int
     known: Any = None
 
     def of(self, x: Any) -> Any:
         """Those rows of `x`, or its only one, which is for all."""
-        if x.shape[-2] == 1 or x.shape[-2] == self.count:
+        if x.shape[-2] == 1 or x.shape[-2] == self.length:
             return x
-        return jax.lax.dynamic_slice_in_dim(x, self.start, self.count, axis=-2)
+        return jax.lax.dynamic_slice_in_dim(x, self.start, self.length, axis=-2)
 
     def put(self, whole: Any, rows: Any) -> Any:
         """`whole` with these rows."""
@@ -158,7 +158,7 @@ class _Rows(NamedTuple):
         """The rows with zeros for those that were in the block before: a sum over blocks has them already."""
         if self.known is None:
             return rows
-        return jnp.where(jnp.arange(self.count)[:, None] >= self.known, rows, 0)
+        return jnp.where(jnp.arange(self.length)[:, None] >= self.known, rows, 0)
 
 
 class _Band(NamedTuple):
@@ -219,7 +219,7 @@ class _Band(NamedTuple):
         def of_row(row: Any) -> Any:
             return philox.below(philox.Words(seed, (*lead, keys), row), p)
 
-        drop = jax.vmap(of_row, out_axes=-2)(rows.start + jnp.arange(rows.count))
+        drop = jax.vmap(of_row, out_axes=-2)(rows.start + jnp.arange(rows.length))
         return jnp.where(drop, 0, weights * (0 if p == 1 else 1 / (1 - p)))
 
 
@@ -245,7 +245,7 @@ def _with_rows(grad_mask: Any, rows: _Rows, grad_scores: Any) -> Any:
     """The mask's gradient with what a block of scores gives for it."""
     if grad_mask.shape[-2] == 1:
         return grad_mask + _summed_to(rows.new(grad_scores), grad_mask.shape)
-    return rows.put(grad_mask, _summed_to(grad_scores, (*grad_mask.shape[:-2], rows.count, grad_mask.shape[-1])))
+    return rows.put(grad_mask, _summed_to(grad_scores, (*grad_mask.shape[:-2], rows.length, grad_mask.shape[-1])))
 
 
 def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:

@@ -27,21 +27,21 @@ class Taps(NamedTuple):
     """What each output position reads along one dimension.
 
     Attributes:
-        index: (out, k) input positions.
+        positions: (out, k) input positions.
         weight: (out, k) their weights; None where all are 1 and k is 1.
         size: input positions in all.
     """
 
-    index: np.ndarray
+    positions: np.ndarray
     weight: np.ndarray | None
     size: int
 
     def transposed(self) -> Taps:
         """For each input position the outputs that read it, with their weights."""
-        weight = np.ones(self.index.shape, np.float32) if self.weight is None else self.weight
-        out, count = self.index.shape
+        weight = np.ones(self.positions.shape, np.float32) if self.weight is None else self.weight
+        out, count = self.positions.shape
         used = np.flatnonzero(weight)
-        source, target = np.arange(out).repeat(count)[used], self.index.reshape(-1)[used]
+        source, target = np.arange(out).repeat(count)[used], self.positions.reshape(-1)[used]
         order = np.argsort(target, kind="stable")
         source, target, weight = source[order], target[order], weight.reshape(-1)[used][order]
         counts = np.bincount(target, minlength=self.size)
