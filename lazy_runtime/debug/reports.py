@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
-import sys
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..common import environment, metrics, output, source_locations
+from ..common import causes, environment, metrics, output, source_locations
 from ..common.source_locations import Line
 from ..compilation import compiler, lower
 from ..ir.graph import Graph
@@ -21,38 +18,14 @@ if TYPE_CHECKING:
 _RULE = "=" * 80
 _THIN_RULE = "-" * 80
 
-# Files of this package, or functions in them, that users call, and what an execution that comes from there is called.
-# The outermost one that the user's code has called is the cause; behind a compiled call, what it is doing just now.
-_CAUSES = {
-    "torch_xla/distributed/parallel_loader.py": "torch_xla.sync in parallel loader at step end",
-    "torch_xla/debug/profiler.py:__exit__": "torch_xla.sync when exiting a profiler StepTrace region",
-    "regions/compiling.py:_clear_pending": (
-        "torch_xla.compile clear the pending graph prior calling the target function"
-    ),
-    "regions/compiling.py:_execute": "torch_xla.compile",
-    "torch_xla/experimental/eager.py": "switch to or from eager mode",
-    "torch_xla/core/xla_model.py": "user torch_xla.sync",
-    "torch_xla/torch_xla.py": "user torch_xla.sync",
-    "recording/fallback.py": "an operator without a lowering runs on the CPU",
-}
-_registered: dict[str, str] = {}  # file → what is being done in it, whoever has called it
-_READ = "most likely user code trying to access tensor value before torch_xla.sync"
-
-
-def register_causes(causes: Mapping[str, str]) -> None:
-    """Says what is being done when something is executed or compiled from within these files.
-
-    Args:
-        causes: the full name of a file → the words.
-    """
-    _registered.update(causes)
-
 
 def compilation(found: Compilation, executable: Executable) -> None:
     """Level 1: a program has been compiled."""
     _summarize_at_exit()
     graph = executable.graph
-    output.write(_RULE, "Compilation Analysis", _RULE, "Compilation Cause", f"  {cause()}", *_graph_info(graph))
+    output.write(
+        _RULE, "Compilation Analysis", _RULE, "Compilation Cause", f"  {causes.current()}", *_graph_info(graph)
+    )
     output.write(*_frames(), f"Compilation Time: {found.seconds:.3f} s", _THIN_RULE)
     cost = found.cost
     if cost is not None:
@@ -73,7 +46,7 @@ def compilation(found: Compilation, executable: Executable) -> None:
 
 def execution(graph: Graph) -> None:
     """Level 2: a program is about to run."""
-    output.write(_RULE, "Execution Analysis", _RULE, "Execution Cause", f"  {cause()}", *_graph_info(graph))
+    output.write(_RULE, "Execution Analysis", _RULE, "Execution Cause", f"  {causes.current()}", *_graph_info(graph))
     output.write(*_frames(), _THIN_RULE, _RULE)
 
 
@@ -100,34 +73,6 @@ def graph_hash(graph: Graph) -> str:
 
 def _gigabytes(count: int | float) -> str:
     return f"{count / 2**30:.6f} GB"
-
-
-def cause() -> str:
-    """Why something is executed or compiled now, in PyTorch/XLA's words."""
-    found = _READ
-    for file, function in _stack():
-        if file in _registered:
-            return _registered[file]
-        inside = _inside(file)
-        if not inside and not source_locations.is_ours(file):
-            break  # the user's code
-        found = _CAUSES.get(inside) or _CAUSES.get(f"{inside}:{function}") or found
-    return found
-
-
-def _stack() -> Iterator[tuple[str, str]]:
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_code.co_name
-        frame = frame.f_back  # type: ignore[assignment]
-
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def _inside(file: str) -> str:
-    """The name of one of this package's files within it; empty for others."""
-    return file[len(_PACKAGE) :].replace(os.sep, "/") if file.startswith(_PACKAGE) else ""
 
 
 def _frames() -> list[str]:

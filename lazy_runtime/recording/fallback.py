@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..common import config, errors, metrics
+from ..common import causes, config, errors, metrics
 from ..compat.torch import (
     DisableTorchDispatch,
     DispatchKey,
@@ -34,6 +34,8 @@ from ..ops import host_call, registry
 from ..ops.registry import Operator
 from ..tensor.xla_tensor import XLATensor
 from . import decompose, dispatch
+
+causes.register(__file__, "an operator without a lowering runs on the CPU")
 
 
 def call(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -12,11 +12,17 @@ from typing import Any
 
 import torch
 
+from ..common import causes
 from ..compilation import linearization, lower
 from ..execution import execute, mark_step
 from ..ir.graph import Graph
 from ..platform import xla_devices
 from .traced import Traced
+
+causes.register(__file__, "torch_xla.compile", "_execute")
+causes.register(
+    __file__, "torch_xla.compile clear the pending graph prior calling the target function", "_clear_pending"
+)
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from ..common import causes
+
+causes.register(__file__, "user torch_xla.sync")
+
 
 def device(index: int | None = None) -> torch.device:
     """The xla device with this index; without one, the calling thread's current device.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lazy_runtime.common import source_locations
+from lazy_runtime.common import causes, source_locations
 from lazy_runtime.compat import tracing
 from lazy_runtime.compat.tracing import (
     EffectType,
@@ -18,7 +18,6 @@ from lazy_runtime.compat.tracing import (
     infer_unique2,
     register_effectful_op,
 )
-from lazy_runtime.debug import reports
 from lazy_runtime.dispatcher import device_module
 from lazy_runtime.torch_xla.core import collectives
 
@@ -54,7 +53,8 @@ def _name_files() -> None:
     """Says which files are not the user's, and what is being done in them."""
     folder = os.path.dirname(os.path.dirname(__file__))
     source_locations.skip(folder)
-    reports.register_causes({os.path.join(folder, name): cause for name, cause in _CAUSES.items()})
+    for name, cause in _CAUSES.items():
+        causes.register_running(os.path.join(folder, name), cause)
 
 
 _CAUSES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...common import whole_files
+from ...common import causes, whole_files
 from ...execution import closures
 from .. import runtime as xr
 from .. import torch_xla
@@ -35,6 +35,8 @@ from .collectives import (
 from .devices import find, get_memory_info, xla_device, xla_device_hw
 from .random_states import fork_rng, get_rng_state, set_rng_state
 from .rate_tracker import RateTracker
+
+causes.register(__file__, "user torch_xla.sync")
 
 __all__ = [
     "REDUCE_AND",

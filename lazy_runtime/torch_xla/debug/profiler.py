@@ -14,8 +14,10 @@ from typing import Any
 
 import jax
 
-from ...common import source_locations
+from ...common import causes, source_locations
 from ...execution import mark_step
+
+causes.register(__file__, "torch_xla.sync when exiting a profiler StepTrace region", "__exit__")
 
 _tracer_marked_step = False
 

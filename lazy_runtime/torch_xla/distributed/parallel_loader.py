@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...common import causes
 from .. import torch_xla
 from ..core import arena
 from ..utils.keyd_queue import Queue
+
+causes.register(__file__, "torch_xla.sync in parallel loader at step end")
 
 #: Seconds that closing waits for the threads. One may be waiting for the user's loader, which may never answer.
 _PATIENCE_S = 10.0

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from ...common import causes
 from .. import torch_xla
+
+causes.register(__file__, "switch to or from eager mode")
 
 
 def is_eager_mode() -> bool:
