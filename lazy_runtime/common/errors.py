@@ -120,7 +120,7 @@ def no_sparse_here(func: OpOverload) -> str:
 
 
 def with_sparse(func: OpOverload) -> str:
-    """For an operator that has no kernel for sparse operands; `native/sparse_refusal.h` has the same words."""
+    """For an operator that has no kernel for sparse operands; `native/sparse_checks.h` has the same words."""
     return (
         f"{func.name()} is not implemented for sparse tensors on xla: convert them first (`x.to_dense()`), or move "
         "them to the CPU for this operator (`x.cpu()`)"

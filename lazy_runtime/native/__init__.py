@@ -42,7 +42,7 @@ def writes() -> ctypes.CDLL:
     Raises:
         NativeError: it cannot be built for this torch.
     """
-    return _library("writes")
+    return _library("in_place")
 
 
 @functools.cache

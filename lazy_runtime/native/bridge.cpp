@@ -23,14 +23,14 @@
 #include "buffers.h"
 #include "call_text.h"
 #include "kernel_thread.h"
-#include "offers.h"
+#include "output_allocator.h"
 #include "packed_weight.h"
 
 namespace {
 
 // A handler runs in the caller's thread for small programs and in one of XLA's own for large ones. Whatever modes that
 // thread is in (autocast, FakeTensorMode, autograd), the kernel is to see plain CPU tensors: only the CPU's own keys
-// stay, BackendSelect, through which kernels allocate, DeferredInit, where `Offers` waits for that, and what a kernel's
+// stay, BackendSelect, through which kernels allocate, DeferredInit, where `OutputAllocator` waits for that, and what a kernel's
 // own temporaries may be (conjugate views, sparse tensors).
 class PlainCPU {
  public:
@@ -68,11 +68,11 @@ bool lies_in(const at::Tensor& tensor, const at::Tensor& memory) {
 // The argument that a place stands for; takes its buffers from `buffers`, beginning with number `next`, and those of
 // results from `results`, beginning with number `next_result`.
 c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::RemainingRets& results, size_t& next,
-                   size_t& next_result, Lent& lent) {
+                   size_t& next_result, BorrowedStorage& borrowed) {
   std::vector<std::optional<at::Tensor>> tensors;
   if (place.part) {
     ffi::AnyBuffer buffer = *buffers.get<ffi::AnyBuffer>(next++);
-    return place.kinds == "p" ? Packed::view(*place.part, buffer) : lent(place.part->view(buffer));
+    return place.kinds == "p" ? Packed::view(*place.part, buffer) : borrowed(place.part->view(buffer));
   }
   for (char kind : place.kinds) {
     if (kind == 'n') {
@@ -80,9 +80,9 @@ c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::Remaini
     } else if (kind == 'w') {
       tensors.emplace_back(opaque(view(*buffers.get<ffi::AnyBuffer>(next++), 't')));
     } else if (kind == 'o') {
-      tensors.emplace_back(lent(view(**results.get<ffi::AnyBuffer>(next_result++), kind)));
+      tensors.emplace_back(borrowed(view(**results.get<ffi::AnyBuffer>(next_result++), kind)));
     } else {
-      tensors.emplace_back(lent(view(*buffers.get<ffi::AnyBuffer>(next++), kind)));
+      tensors.emplace_back(borrowed(view(*buffers.get<ffi::AnyBuffer>(next++), kind)));
     }
   }
   if (!place.list) return *tensors.at(0);
@@ -95,7 +95,7 @@ c10::IValue filled(const Place& place, ffi::RemainingArgs& buffers, ffi::Remaini
 // A call with its buffers.
 struct Filled {
   const Call& call;
-  Lent lent;  // outlives our own references
+  BorrowedStorage borrowed;  // outlives our own references
   torch::jit::Stack stack;
   std::vector<at::Tensor> targets;  // where results are wanted, undefined ones apart
   std::vector<at::Tensor> offered;
@@ -104,7 +104,7 @@ struct Filled {
       : call(parsed(text)), stack(call.arguments) {
     size_t next = 0, next_result = 0;
     for (const Place& place : call.places) {
-      stack[place.argument] = filled(place, buffers, results, next, next_result, lent);
+      stack[place.argument] = filled(place, buffers, results, next, next_result, borrowed);
     }
     next = 0;
     for (char kind : call.results) {
@@ -120,7 +120,7 @@ struct Filled {
 void Filled::run() {
   const at::Tensor first = !stack.empty() && stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
   {
-    Offers offers(offered, lent);
+    OutputAllocator allocator(offered, borrowed);
     call.op.callBoxed(stack);
   }
   for (const Call& then : call.then) {

@@ -30,8 +30,8 @@ KERNELS = (
     "depthwise_gradient",
     "attention",
     "batch_norm",
-    "few_rows",
-    "outer_products",
+    "skinny_matmul",
+    "small_k_matmul",
 )
 
 #: Without these calls take longer, and nothing else is different. They are tied to one version of Python, whose headers
@@ -94,7 +94,7 @@ def _python_headers() -> Path:
 def stems() -> tuple[str, ...]:
     """The libraries that can be built here, the one that takes longest first; without Python's headers not `PYTHON`."""
     python = PYTHON if (_python_headers() / "Python.h").exists() else ()
-    return ("bridge", *python, "writes", "sparse", *KERNELS, "guard")
+    return ("bridge", *python, "in_place", "sparse", *KERNELS, "guard")
 
 
 def build(

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "blocks.h"
-#include "ending.h"
+#include "epilogue.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ struct Rows {
 // `count` results of a row beside each other, whose windows share most of their pixels, all columns in the image.
 template <int64_t side, int64_t stride, int64_t count>
 INLINE void together(const Sizes& s, const float* window, const Vector* w, Rows rows, int64_t c, int64_t at,
-                     const Ending& ending, float* results) {
+                     const Epilogue& epilogue, float* results) {
   constexpr int64_t columns = (count - 1) * stride + side;
   Vector sums[count] = {};
 #pragma GCC unroll 5
@@ -45,28 +45,28 @@ INLINE void together(const Sizes& s, const float* window, const Vector* w, Rows 
       }
     }
   }
-  for (int64_t j = 0; j < count; ++j) ending(sums[j], c, at + j * s.channels + c, results);
+  for (int64_t j = 0; j < count; ++j) epilogue(sums[j], c, at + j * s.channels + c, results);
 }
 
 // Results of a row from `from` up to `end`, of channels `c` and following, whose windows' columns lie in the image.
 template <int64_t side, int64_t stride>
 INLINE void inner(const Sizes& s, const float* top, const Vector* w, Rows rows, int64_t from, int64_t end, int64_t c,
-                  int64_t at, const Ending& ending, float* results) {
+                  int64_t at, const Epilogue& epilogue, float* results) {
   constexpr int64_t count = 4;
   int64_t j = from;
   auto next = [&] { return top + (j * s.stride - s.left) * s.channels + c; };
   if constexpr (stride > 0) {
     for (; j + count <= end; j += count) {
-      together<side, stride, count>(s, next(), w, rows, c, at + j * s.channels, ending, results);
+      together<side, stride, count>(s, next(), w, rows, c, at + j * s.channels, epilogue, results);
     }
   }
-  for (; j < end; ++j) together<side, 1, 1>(s, next(), w, rows, c, at + j * s.channels, ending, results);
+  for (; j < end; ++j) together<side, 1, 1>(s, next(), w, rows, c, at + j * s.channels, epilogue, results);
 }
 
 // The same where columns lie beyond the image.
 template <int64_t side>
 INLINE void outer(const Sizes& s, const float* top, const Vector* w, Rows rows, int64_t from, int64_t end, int64_t c,
-                  int64_t at, const Ending& ending, float* results) {
+                  int64_t at, const Epilogue& epilogue, float* results) {
   for (int64_t j = from; j < end; ++j) {
     Vector sum{};
     int64_t left = j * s.stride - s.left;
@@ -75,13 +75,13 @@ INLINE void outer(const Sizes& s, const float* top, const Vector* w, Rows rows, 
         sum += w[k * side + l] * load(top + (k * s.width + left + l) * s.channels + c);
       }
     }
-    ending(sum, c, at + j * s.channels + c, results);
+    epilogue(sum, c, at + j * s.channels + c, results);
   }
 }
 
 template <int64_t side, int64_t stride>
 INLINE void compute(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end,
-                    int64_t result, const Ending& ending, float* results) {
+                    int64_t result, const Epilogue& epilogue, float* results) {
   // the columns whose window lies within the image
   int64_t from = std::min(s.columns, ceil_div(s.left, s.stride));
   int64_t to = s.width - side + s.left < 0 ? 0 : std::min(s.columns, (s.width - side + s.left) / s.stride + 1);
@@ -93,21 +93,21 @@ INLINE void compute(const Sizes& s, const float* image, const float* filters, in
       int64_t at = result + i * s.columns * s.channels, row = i * s.stride - s.up;
       const float* top = image + row * s.width * s.channels;
       Rows rows{std::max<int64_t>(0, -row), std::min(side, s.height - row)};
-      outer<side>(s, top, w, rows, 0, from, c, at, ending, results);
+      outer<side>(s, top, w, rows, 0, from, c, at, epilogue, results);
       if (rows.end - rows.from == side) {  // known when this is compiled, the loop over them is none
-        inner<side, stride>(s, top, w, {0, side}, from, to, c, at, ending, results);
+        inner<side, stride>(s, top, w, {0, side}, from, to, c, at, epilogue, results);
       } else {
-        inner<side, stride>(s, top, w, rows, from, to, c, at, ending, results);
+        inner<side, stride>(s, top, w, rows, from, to, c, at, epilogue, results);
       }
-      outer<side>(s, top, w, rows, std::max(from, to), s.columns, c, at, ending, results);
+      outer<side>(s, top, w, rows, std::max(from, to), s.columns, c, at, epilogue, results);
     }
   }
 }
 
 #define COMPUTE(name, side, stride)                                                                                  \
   FOR_EACH_PROCESSOR void name(const Sizes& s, const float* image, const float* filters, int64_t first, int64_t end, \
-                               int64_t result, const Ending& ending, float* results) {                               \
-    compute<side, stride>(s, image, filters, first, end, result, ending, results);                                   \
+                               int64_t result, const Epilogue& epilogue, float* results) {                           \
+    compute<side, stride>(s, image, filters, first, end, result, epilogue, results);                                 \
   }
 
 COMPUTE(compute3, 3, 0)  // of any stride
@@ -137,7 +137,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
       at::empty({s.batch, s.channels, s.rows, s.columns}, images.options(), at::MemoryFormat::ChannelsLast);
   at::Tensor summand = other ? other->contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor();
   at::Tensor row = bias ? bias->contiguous() : at::Tensor();
-  Ending ending(row, summand, low, high);
+  Epilogue epilogue(row, summand, low, high);
   const float *from = images.const_data_ptr<float>(), *numbers = filters.const_data_ptr<float>();
   float* to = results.mutable_data_ptr<float>();
   auto compute = kernel(side, stride);
@@ -147,7 +147,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
       [&](int64_t item) {
         int64_t image = item / parts, first = item % parts * rows_together;
         compute(s, from + image * s.height * s.width * s.channels, numbers, first,
-                std::min(s.rows, first + rows_together), image * s.rows * s.columns * s.channels, ending, to);
+                std::min(s.rows, first + rows_together), image * s.rows * s.columns * s.channels, epilogue, to);
       },
       results.numel() * side * side);
   return results;

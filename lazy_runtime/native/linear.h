@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "refusals.h"
+#include "in_place_checks.h"
 
 namespace {
 

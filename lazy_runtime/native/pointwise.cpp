@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "blocks.h"
-#include "ending.h"
+#include "epilogue.h"
 #include "small_products.h"
 
 namespace {
@@ -27,11 +27,11 @@ int64_t panel_of(int64_t out) {
 
 // Some rows of the results, columns `first` up to `first + width`, a panel's.
 FOR_EACH_PROCESSOR void compute(const float* pixels, const float* matrix, int64_t in, int64_t out, int64_t row,
-                                int64_t rows, int64_t first, int64_t width, const Ending& ending, float* results) {
+                                int64_t rows, int64_t first, int64_t width, const Epilogue& epilogue, float* results) {
   Factors factors{pixels + row * in, matrix + first * in, in, 1, width, in};
   if (width >= lanes) {
     multiply(factors, rows, width, [&](const Vector& sum, int64_t i, int64_t c) {
-      ending(sum, first + c, (row + i) * out + first + c, results);
+      epilogue(sum, first + c, (row + i) * out + first + c, results);
     });
     return;
   }
@@ -41,7 +41,7 @@ FOR_EACH_PROCESSOR void compute(const float* pixels, const float* matrix, int64_
   factors.right = padded;
   factors.stride = lanes;
   multiply(factors, rows, lanes, [&](const Vector& sum, int64_t i, int64_t) {
-    for (int64_t c = 0; c < width; ++c) ending(sum[c], first + c, (row + i) * out + first + c, results);
+    for (int64_t c = 0; c < width; ++c) epilogue(sum[c], first + c, (row + i) * out + first + c, results);
   });
 }
 
@@ -72,7 +72,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
                                  at::MemoryFormat::ChannelsLast);
   at::Tensor summand = other ? other->contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor();
   at::Tensor row = bias ? bias->contiguous() : at::Tensor();
-  Ending ending(row, summand, low, high);
+  Epilogue epilogue(row, summand, low, high);
   const float *pixels = images.const_data_ptr<float>(), *matrix = filters.const_data_ptr<float>();
   float* to = results.mutable_data_ptr<float>();
 
@@ -83,7 +83,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   // what is read again and again is the smaller matrix
   bool by_rows = out <= rows && blocks >= threads;
   auto compute = [&](int64_t from, int64_t count, int64_t first) {
-    ::compute(pixels, matrix, in, out, from, count, first, std::min(panel, out - first), ending, to);
+    ::compute(pixels, matrix, in, out, from, count, first, std::min(panel, out - first), epilogue, to);
   };
   for_each(
       by_rows ? blocks : blocks * panels,

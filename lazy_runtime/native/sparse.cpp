@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "sparse_refusal.h"
+#include "sparse_checks.h"
 
 namespace {
 

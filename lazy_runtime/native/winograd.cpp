@@ -22,7 +22,7 @@
 #include <optional>
 
 #include "blocks.h"
-#include "ending.h"
+#include "epilogue.h"
 #include "winograd_tiles.h"
 
 namespace {
@@ -59,7 +59,7 @@ INLINE int64_t index(const Sizes& s, const Place& place, int64_t i, int64_t j, i
 
 // A tile of results, channels from `first` up to `end`, of 36 rows of them that are `stride` apart. Whether all are finite.
 FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* from, int64_t stride, int64_t number, int64_t first,
-                                       int64_t end, const Ending& ending, float* results) {
+                                       int64_t end, const Epilogue& epilogue, float* results) {
   Place place(s, number);
   int64_t rows = std::min(tile, s.rows - place.row), columns = std::min(tile, s.columns - place.column);
   Vector unlike{};  // NaN where something is not finite
@@ -74,7 +74,7 @@ FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* from, int64_
       back(middle + i * window, y);
       for (int64_t j = 0; j < columns; ++j) {
         unlike += 0.0f * y[j];
-        ending(y[j], c, index(s, place, i, j, c), results);
+        epilogue(y[j], c, index(s, place, i, j, c), results);
       }
     }
   }
@@ -85,7 +85,7 @@ FOR_EACH_PROCESSOR bool transform_back(const Sizes& s, const float* from, int64_
 
 // The same by the definition, of filters that are won back.
 FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float* filters, int64_t panel, int64_t number,
-                               int64_t first, int64_t end, const Ending& ending, float* results) {
+                               int64_t first, int64_t end, const Epilogue& epilogue, float* results) {
   Place place(s, number);
   int64_t rows = std::min(tile, s.rows - place.row), columns = std::min(tile, s.columns - place.column);
   for (int64_t c = first; c < end; c += lanes) {
@@ -122,7 +122,7 @@ FOR_EACH_PROCESSOR void define(const Sizes& s, const float* images, const float*
       }
     }
     for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < columns; ++j) ending(sums[i * tile + j], c, index(s, place, i, j, c), results);
+      for (int64_t j = 0; j < columns; ++j) epilogue(sums[i * tile + j], c, index(s, place, i, j, c), results);
     }
   }
 }
@@ -136,7 +136,7 @@ int64_t panel_of(int64_t out) {
 }
 
 // Some tiles, channels from `first` up to `end`.
-void compute(const Sizes& s, const float* images, const float* filters, const Ending& ending, float* results,
+void compute(const Sizes& s, const float* images, const float* filters, const Epilogue& epilogue, float* results,
              int64_t tile_from, int64_t count, int64_t first, int64_t end) {
   // a little more than a power of two, or all 36 rows fall on the same lines of the cache
   int64_t in_stride = count * s.in + lanes, width = end - first, out_stride = count * width + lanes;
@@ -153,8 +153,8 @@ void compute(const Sizes& s, const float* images, const float* filters, const En
   }
   at::native::cpublas::brgemm_release(false);
   for (int64_t t = 0; t < count; ++t) {
-    if (!transform_back(s, out + t * width, out_stride, tile_from + t, first, end, ending, results)) {
-      define(s, images, filters, panel, tile_from + t, first, end, ending, results);
+    if (!transform_back(s, out + t * width, out_stride, tile_from + t, first, end, epilogue, results)) {
+      define(s, images, filters, panel, tile_from + t, first, end, epilogue, results);
     }
   }
 }
@@ -237,7 +237,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
   at::Tensor results = at::empty({s.batch, s.out, s.rows, s.columns}, images.options(), at::MemoryFormat::ChannelsLast);
   at::Tensor summand = other ? other->contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor();
   at::Tensor row = bias ? bias->contiguous() : at::Tensor();
-  Ending ending(row, summand, low, high);
+  Epilogue epilogue(row, summand, low, high);
   const float *from = images.const_data_ptr<float>(), *matrices = filters.const_data_ptr<float>();
   float* to = results.mutable_data_ptr<float>();
 
@@ -252,7 +252,7 @@ at::Tensor convolution(const at::Tensor& given, const at::Tensor& filters, const
     int64_t tile_from = item / parts * count, first = item % parts * panels * panel;
     int64_t end = std::min(out, first + panels * panel);
     if (first >= end) return;
-    compute(s, from, matrices, ending, to, tile_from, std::min(count, s.tiles() - tile_from), first, end);
+    compute(s, from, matrices, epilogue, to, tile_from, std::min(count, s.tiles() - tile_from), first, end);
   });
   return results;
 }

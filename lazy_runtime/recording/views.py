@@ -38,7 +38,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def of_root(tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int) -> torch.Tensor:
-    """The memory of `tensor`, seen with these sizes and strides, outside of autograd's books (`native/writes.cpp`).
+    """The memory of `tensor`, seen with these sizes and strides, outside of autograd's books (`native/in_place.cpp`).
 
     Raises:
         RuntimeError: torch's own, for what lies outside of the memory.
@@ -143,7 +143,7 @@ def _propagate_xla_data(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     hold and those behind all their views: what was written to keeps its strides, whatever the operator's result has.
 
     Raises:
-        RuntimeError: torch's own for a write to an expanded tensor, in inference mode (elsewhere `native/writes.cpp`
+        RuntimeError: torch's own for a write to an expanded tensor, in inference mode (elsewhere `native/in_place.cpp`
             has refused it), where functionalization has summed what was written to one place.
     """
     before, after = args

@@ -1,5 +1,7 @@
-"""Products of a few rows with a large matrix, on the CPU in a kernel of ours (native/few_rows.cpp): linear layers of
-small batches, forward and the gradient of their input. The matrix is read once, at the memory's speed.
+"""Products of a few rows with a large matrix, on the CPU in a kernel of ours (native/skinny_matmul.cpp).
+
+Linear layers of small batches have them, forward and in the gradient of their input. The matrix is read once, at the
+memory's speed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def accepts(problem: MatmulProblem) -> Verdict:
 
 def available(platform: str) -> Verdict:
     """Whether the kernel is there."""
-    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "few_rows")
+    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "skinny_matmul")
 
 
 @functools.cache
@@ -50,7 +52,7 @@ def _is_built() -> bool:
         plain = torch.equal(kernel(x, matrix, False, out=out), matrix.sum(0).expand(2, 5))
         return plain and torch.equal(kernel(x, matrix.t().contiguous(), True, out=out), matrix.sum(0).expand(2, 5))
 
-    return aten_bridge.kernel_works("few_rows", is_right)
+    return aten_bridge.kernel_works("skinny_matmul", is_right)
 
 
 def product(x: Any, y: Any, platform: str) -> Any:
@@ -58,7 +60,7 @@ def product(x: Any, y: Any, platform: str) -> Any:
     turned = isinstance(y, Transposed)
     like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
     operands = [logical(x), y.physical if turned else y, turned, aten_bridge.RESULT]
-    (made,) = aten_bridge.call("lazy_runtime_kernels::few_rows", operands, [like])
+    (made,) = aten_bridge.call("lazy_runtime_kernels::skinny_matmul", operands, [like])
     return made
 
 

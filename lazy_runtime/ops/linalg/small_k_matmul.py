@@ -1,5 +1,5 @@
 """Products of a tall matrix and a wide one with few numbers between them, on the CPU in a kernel of ours
-(native/outer_products.cpp): gradients of large linear layers' weights, of small batches.
+(native/small_k_matmul.cpp): gradients of large linear layers' weights, of small batches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _fits(problem: MatmulProblem) -> Verdict:
 
 def available(platform: str) -> Verdict:
     """Whether the kernel is there."""
-    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "outer_products")
+    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "small_k_matmul")
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def _is_built() -> bool:
         kernel(ones, torch.ones(2, LANES), out=aligned)
         return torch.equal(aligned, torch.full((3, LANES), 2.0))
 
-    return aten_bridge.kernel_works("outer_products", is_right)
+    return aten_bridge.kernel_works("small_k_matmul", is_right)
 
 
 def product(x: Any, y: Any, platform: str) -> Any:
@@ -64,7 +64,7 @@ def product(x: Any, y: Any, platform: str) -> Any:
     turned = x.physical if isinstance(x, Transposed) else x.T
     like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
     operands = [turned, logical(y), aten_bridge.RESULT]
-    (made,) = aten_bridge.call("lazy_runtime_kernels::outer_products", operands, [like])
+    (made,) = aten_bridge.call("lazy_runtime_kernels::small_k_matmul", operands, [like])
     return made
 
 

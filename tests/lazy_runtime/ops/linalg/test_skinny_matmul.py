@@ -19,7 +19,7 @@ def test_kernel(rows, in_, out, turned):
     x, matrix = torch.randn(rows, in_), torch.randn(in_, out)
     given = matrix.t().contiguous() if turned else matrix
     result = torch.full((rows, out), float("nan"))
-    found = torch.ops.lazy_runtime_kernels.few_rows(x, given, turned, out=result)
+    found = torch.ops.lazy_runtime_kernels.skinny_matmul(x, given, turned, out=result)
     expected = x.double() @ matrix.double()
     assert (found.double() - expected).norm() <= 1e-6 * expected.norm()
 
@@ -29,7 +29,7 @@ def test_what_is_not_finite_stays_so(turned):
     x, matrix = torch.ones(2, 40), torch.ones(40, 20)
     x[0, 39], matrix[38, 19] = float("nan"), float("inf")
     given = matrix.t().contiguous() if turned else matrix
-    found = torch.ops.lazy_runtime_kernels.few_rows(x, given, turned, out=torch.empty(2, 20))
+    found = torch.ops.lazy_runtime_kernels.skinny_matmul(x, given, turned, out=torch.empty(2, 20))
     torch.testing.assert_close(found, x @ matrix, equal_nan=True)
 
 
@@ -40,7 +40,7 @@ def test_what_is_not_finite_stays_so(turned):
 )
 def test_kernel_refuses(x, matrix, out):
     with pytest.raises(RuntimeError, match="matrices of shapes"):
-        torch.ops.lazy_runtime_kernels.few_rows(torch.ones(x), torch.ones(matrix), False, out=torch.empty(out))
+        torch.ops.lazy_runtime_kernels.skinny_matmul(torch.ones(x), torch.ones(matrix), False, out=torch.empty(out))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_layer_trains_as_on_the_cpu(batch, inputs, outputs, is_taken):
         result = ours(given)
         (gradient,) = torch.autograd.grad(result.square().sum(), given)
         if device == "xla":
-            calls = graphs.stablehlo([result, gradient]).count("lazy_runtime_kernels::few_rows")
+            calls = graphs.stablehlo([result, gradient]).count("lazy_runtime_kernels::skinny_matmul")
             assert calls == (2 if is_taken else 0)
         return [result.detach().cpu().double(), gradient.cpu().double()]
 

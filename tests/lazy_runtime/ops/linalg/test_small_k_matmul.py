@@ -22,14 +22,14 @@ def _aligned(rows: int, columns: int, offset: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(("rows", "columns"), [(1, 16), (7, 48), (130, 1040), (300, 4112)])
 def test_kernel(terms, rows, columns):
     x, y = torch.randn(terms, rows), torch.randn(terms, columns)
-    found = torch.ops.lazy_runtime_kernels.outer_products(x, y, out=_aligned(rows, columns))
+    found = torch.ops.lazy_runtime_kernels.small_k_matmul(x, y, out=_aligned(rows, columns))
     torch.testing.assert_close(found.double(), x.double().t() @ y.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_not_finite_stays_so():
     x, y = torch.ones(2, 3), torch.ones(2, 16)
     x[0, 1], y[1, 5] = float("nan"), float("inf")
-    found = torch.ops.lazy_runtime_kernels.outer_products(x, y, out=_aligned(3, 16))
+    found = torch.ops.lazy_runtime_kernels.small_k_matmul(x, y, out=_aligned(3, 16))
     torch.testing.assert_close(found, x.t() @ y, equal_nan=True)
 
 
@@ -45,12 +45,12 @@ def test_what_is_not_finite_stays_so():
 )
 def test_kernel_refuses(x, y, out):
     with pytest.raises(RuntimeError, match="matrices of shapes"):
-        torch.ops.lazy_runtime_kernels.outer_products(torch.ones(x), torch.ones(y), out=_aligned(*out))
+        torch.ops.lazy_runtime_kernels.small_k_matmul(torch.ones(x), torch.ones(y), out=_aligned(*out))
 
 
 def test_kernel_refuses_results_that_are_not_aligned():
     with pytest.raises(RuntimeError, match="matrices of shapes"):
-        torch.ops.lazy_runtime_kernels.outer_products(torch.ones(2, 3), torch.ones(2, 16), out=_aligned(3, 16, 1))
+        torch.ops.lazy_runtime_kernels.small_k_matmul(torch.ones(2, 3), torch.ones(2, 16), out=_aligned(3, 16, 1))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_layer_trains_as_on_the_cpu(batch, inputs, outputs, is_taken):
         ours(x.to(device, dtype)).square().sum().backward()
         made = [ours.weight.grad, ours.bias.grad]
         if device == "xla":
-            assert ("outer_products" in graphs.stablehlo(made)) is is_taken
+            assert ("small_k_matmul" in graphs.stablehlo(made)) is is_taken
         return [each.cpu().double() for each in made]
 
     for found, expected in zip(gradients("xla", torch.float32), gradients("cpu", torch.float64), strict=True):

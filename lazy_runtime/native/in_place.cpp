@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "linear.h"
-#include "refusals.h"
+#include "in_place_checks.h"
 #include "shared_memory.h"
-#include "sparse_refusal.h"
+#include "sparse_checks.h"
 
 // Python.h declares them; the symbols are those of the process.
 extern "C" {

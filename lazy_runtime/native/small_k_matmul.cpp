@@ -48,7 +48,7 @@ __attribute__((target("avx512f"))) inline void write_rows(const float* x, int64_
   }
 }
 
-at::Tensor& outer_products(const at::Tensor& x, const at::Tensor& y, at::Tensor& out) {
+at::Tensor& small_k_matmul(const at::Tensor& x, const at::Tensor& y, at::Tensor& out) {
   int64_t terms = x.size(0), rows = x.size(1), columns = y.size(1);
   bool is_aligned = columns % lanes == 0 && reinterpret_cast<uintptr_t>(out.data_ptr()) % 64 == 0;
   TORCH_CHECK(x.is_contiguous() && y.is_contiguous() && out.is_contiguous() && y.size(0) == terms &&
@@ -75,9 +75,9 @@ at::Tensor& outer_products(const at::Tensor& x, const at::Tensor& y, at::Tensor&
 }
 
 TORCH_LIBRARY_FRAGMENT(lazy_runtime_kernels, library) {
-  library.def("outer_products(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("small_k_matmul(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)");
 }
-TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) { library.impl("outer_products", outer_products); }
+TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) { library.impl("small_k_matmul", small_k_matmul); }
 
 }  // namespace
 

@@ -11,12 +11,12 @@
 
 namespace {
 
-struct Ending {
+struct Epilogue {
   const float *bias, *other;  // or null
   float low, high;            // infinite where nothing bounds
 
   // Of tensors that outlive it, as they lie: channels last.
-  Ending(const at::Tensor& bias, const at::Tensor& other, std::optional<double> low, std::optional<double> high)
+  Epilogue(const at::Tensor& bias, const at::Tensor& other, std::optional<double> low, std::optional<double> high)
       : bias(bias.defined() ? bias.const_data_ptr<float>() : nullptr),
         other(other.defined() ? other.const_data_ptr<float>() : nullptr),
         low(low.value_or(-std::numeric_limits<double>::infinity())),

@@ -115,7 +115,7 @@ void multiply(Part part, const Sizes& s, const float* x, const float* matrix, in
 }
 
 // x (rows, in) times a matrix (in, out), or (out, in) if it is turned.
-at::Tensor& few_rows(const at::Tensor& x, const at::Tensor& matrix, bool turned, at::Tensor& out) {
+at::Tensor& skinny_matmul(const at::Tensor& x, const at::Tensor& matrix, bool turned, at::Tensor& out) {
   const int64_t rows = x.size(0);
   const Sizes s{x.size(1), matrix.size(turned ? 0 : 1)};
   TORCH_CHECK(x.is_contiguous() && matrix.is_contiguous() && out.is_contiguous() &&
@@ -135,9 +135,9 @@ at::Tensor& few_rows(const at::Tensor& x, const at::Tensor& matrix, bool turned,
 }
 
 TORCH_LIBRARY_FRAGMENT(lazy_runtime_kernels, library) {
-  library.def("few_rows(Tensor x, Tensor matrix, bool turned, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def("skinny_matmul(Tensor x, Tensor matrix, bool turned, *, Tensor(a!) out) -> Tensor(a!)");
 }
-TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) { library.impl("few_rows", few_rows); }
+TORCH_LIBRARY_IMPL(lazy_runtime_kernels, CPU, library) { library.impl("skinny_matmul", skinny_matmul); }
 
 }  // namespace
 

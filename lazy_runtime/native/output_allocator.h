@@ -27,18 +27,18 @@ bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef r
 
 // What tensors over XLA's memory stand on. Where a kernel keeps one beyond the call, in a cache of its own say, that gets a
 // copy, since XLA will use the memory for something else.
-class Lent {
+class BorrowedStorage {
  public:
-  Lent() = default;
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  BorrowedStorage() = default;
+  BorrowedStorage(const BorrowedStorage&) = delete;
+  BorrowedStorage& operator=(const BorrowedStorage&) = delete;
 
   at::Tensor operator()(at::Tensor tensor) {
     storages_.push_back(tensor.storage());
     return tensor;
   }
 
-  ~Lent() {
+  ~BorrowedStorage() {
     for (c10::Storage& storage : storages_) {
       if (storage.use_count() == 1) continue;
       c10::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
@@ -54,14 +54,15 @@ class Lent {
 // Most kernels allocate their results, which would be copied to where XLA wants them, out of fresh pages that the system
 // has to clear. While a handler runs a kernel, the first tensor that it allocates in the likeness of a result lies in
 // XLA's memory for that. If it was a temporary instead, then the result is elsewhere, and copied after all.
-class Offers {
+class OutputAllocator {
  public:
-  Offers(std::vector<at::Tensor> targets, Lent& lent) : targets_(std::move(targets)), lent_(lent), before_(current_) {
+  OutputAllocator(std::vector<at::Tensor> targets, BorrowedStorage& borrowed)
+      : targets_(std::move(targets)), borrowed_(borrowed), before_(current_) {
     current_ = this;
   }
-  ~Offers() { current_ = before_; }
-  Offers(const Offers&) = delete;
-  Offers& operator=(const Offers&) = delete;
+  ~OutputAllocator() { current_ = before_; }
+  OutputAllocator(const OutputAllocator&) = delete;
+  OutputAllocator& operator=(const OutputAllocator&) = delete;
 
   static std::optional<at::Tensor> take(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
     if (current_ == nullptr) return std::nullopt;
@@ -69,7 +70,7 @@ class Offers {
       if (target.defined() && target.scalar_type() == dtype && target.sizes() == sizes &&
           same_strides(sizes, target.strides(), strides)) {
         void* memory = std::exchange(target, at::Tensor()).data_ptr();
-        return current_->lent_(at::from_blob(memory, sizes, strides, at::TensorOptions().dtype(dtype)));
+        return current_->borrowed_(at::from_blob(memory, sizes, strides, at::TensorOptions().dtype(dtype)));
       }
     }
     return std::nullopt;
@@ -77,12 +78,12 @@ class Offers {
 
  private:
   std::vector<at::Tensor> targets_;  // undefined once they are taken
-  Lent& lent_;
-  Offers* before_;
-  static thread_local Offers* current_;
+  BorrowedStorage& borrowed_;
+  OutputAllocator* before_;
+  static thread_local OutputAllocator* current_;
 };
 
-thread_local Offers* Offers::current_ = nullptr;
+thread_local OutputAllocator* OutputAllocator::current_ = nullptr;
 
 std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) {
   switch (format) {
@@ -107,7 +108,7 @@ at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout layout, Device devic
                  std::optional<at::MemoryFormat> format) {
   if (is_plain(layout, device)) {
     auto strides = strides_of(sizes, format.value_or(at::MemoryFormat::Contiguous));
-    if (auto taken = Offers::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
+    if (auto taken = OutputAllocator::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
   }
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   return at::empty(sizes, dtype, layout, device, pin, format);
@@ -116,7 +117,7 @@ at::Tensor empty(at::IntArrayRef sizes, Dtype dtype, Layout layout, Device devic
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Dtype dtype, Layout layout, Device device,
                          std::optional<bool> pin) {
   if (is_plain(layout, device)) {
-    if (auto taken = Offers::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
+    if (auto taken = OutputAllocator::take(sizes, strides, c10::dtype_or_default(dtype))) return *taken;
   }
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   return at::empty_strided(sizes, strides, dtype, layout, device, pin);
@@ -126,7 +127,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Dtype d
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   if (self.numel() == 0 && self.storage().nbytes() == 0) {
     auto strides = strides_of(sizes, format.value_or(at::MemoryFormat::Contiguous));
-    if (auto taken = Offers::take(sizes, strides, self.scalar_type())) {
+    if (auto taken = OutputAllocator::take(sizes, strides, self.scalar_type())) {
       self.unsafeGetTensorImpl()->set_storage_keep_dtype(taken->storage());
       self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
       return self;
