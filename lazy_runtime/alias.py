@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,9 @@ from . import _autoload
 _PACKAGE = __name__.partition(".")[0]
 _ROOM = f"{_PACKAGE}.torch_xla"
 _THEIRS = "torch_xla"
+
+#: What `import torch_xla` and `importlib.metadata` find in the processes that a process with the alias starts.
+_STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")
 
 #: Modules of the room that are found without its name, too: `import lazy_runtime.core.xla_model as xm`.
 SHORT = (
@@ -42,8 +47,11 @@ ABSENT = {
 }
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds `torch_xla.X` where `lazy_runtime.torch_xla.X` is."""
+_ANY = importlib.metadata.DistributionFinder.Context()
+
+
+class Finder(importlib.metadata.DistributionFinder):
+    """Finds `torch_xla.X` where `lazy_runtime.torch_xla.X` is, and the distribution `torch_xla`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of a module of torch_xla's; None for other modules.
@@ -67,6 +75,18 @@ class Finder(importlib.abc.MetaPathFinder):
                 name=fullname,
             )
         return _spec(fullname, name, found)
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context = _ANY
+    ) -> Iterator[importlib.metadata.Distribution]:
+        """The distribution `torch_xla`, whose version says which PyTorch/XLA the names are those of.
+
+        Libraries ask `importlib.metadata` for it. It belongs to processes with the alias: all others would believe
+        that `import torch_xla` works.
+        """
+        asked = context.name is None or context.name.replace("-", "_").lower() == _THEIRS
+        if asked and "path" not in vars(context) and _STAND_IN not in sys.path:  # there Python's own finder has it
+            yield from importlib.metadata.distributions(name=_THEIRS, path=[_STAND_IN])
 
 
 class ShortFinder(importlib.abc.MetaPathFinder):
@@ -142,9 +162,6 @@ def install_torch_xla_alias(replace: bool = False) -> None:
     sys.meta_path.insert(0, Finder())
     _autoload.load()  # which left the device to the real one
     _autoload.load_others()
-
-
-_STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")
 
 
 def inherit() -> None:

@@ -6,7 +6,7 @@ Nothing of the engine imports this room. Importing it imports neither jax nor th
 from __future__ import annotations
 
 from ..common.on_demand import submodules
-from ..common.version import __version__
+from ..common.version import TORCH_XLA_VERSION as __version__
 from .torch_xla import compile, device, device_count, devices, launch, manual_seed, real_devices, step, sync
 
 __all__ = [

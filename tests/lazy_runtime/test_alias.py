@@ -81,6 +81,28 @@ def test_a_real_torch_xla_is_left_alone_unless_told_otherwise(fresh_process, tmp
     """)
 
 
+def test_the_distribution_is_there_with_the_alias_alone(fresh_process):
+    fresh_process("""
+        import importlib.metadata
+        import lazy_runtime
+        from lazy_runtime.common.version import TORCH_XLA_VERSION
+        def find(**of):
+            return [each.version for each in importlib.metadata.distributions(**of) if each.name == "torch_xla"]
+        assert find() == find(name="torch_xla") == []
+        lazy_runtime.install_torch_xla_alias()
+        import torch_xla
+        assert importlib.metadata.version("torch_xla") == torch_xla.__version__ == TORCH_XLA_VERSION
+        assert importlib.metadata.version("torch-xla") == TORCH_XLA_VERSION.split("+")[0]
+        assert lazy_runtime.__version__ != torch_xla.__version__
+        assert lazy_runtime.__version__ == importlib.metadata.version("openxla-torch")
+        assert find() == find(name="torch_xla") == [TORCH_XLA_VERSION]
+        assert find(name="torch") == find(path=["."]) == []
+        assert importlib.metadata.packages_distributions()["torch_xla"] == ["torch_xla"]
+        lazy_runtime.alias.inherit()  # the folder on sys.path: no second one
+        assert find() == [TORCH_XLA_VERSION]
+    """)
+
+
 def test_short_names(fresh_process):
     fresh_process("""
         import importlib

@@ -112,6 +112,26 @@ def test_processes_that_a_script_starts(tmp_path):
     ]
 
 
+VERSIONS = """\
+import importlib.metadata
+print(importlib.metadata.version("torch_xla"), "torch_xla" in __import__("sys").modules)
+import torch_xla
+print(torch_xla.__version__)
+"""
+
+
+def test_the_distribution_in_processes_that_a_script_starts(tmp_path):
+    (tmp_path / "versions.py").write_text(VERSIONS)
+    run_it = "[sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=1', 'versions.py']"
+    (tmp_path / "script.py").write_text(
+        f"import subprocess, sys, versions\nsubprocess.run({run_it}, check=True, stdout=sys.stderr)"
+    )
+    found = run("script.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ["2.9.0", "False", "2.9.0"]
+    assert found.stderr.split()[-3:] == ["2.9.0", "False", "2.9.0"]
+
+
 def test_what_cannot_be_run(tmp_path):
     found = run("nothing.py", cwd=tmp_path)
     assert found.returncode == 2
