@@ -11,6 +11,7 @@ from ..execution import execute
 from ..lowering.precision import get_mat_mul_precision as _xla_get_mat_mul_precision
 from ..lowering.precision import set_mat_mul_precision as _xla_set_mat_mul_precision
 from ..platform import hardware, xla_devices
+from ..recording import views
 from . import experimental, torch_xla
 from .core import xla_model as xm
 from .debug import metrics as _met
@@ -86,6 +87,18 @@ def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
 def _xla_get_cpu_tensors(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors on the CPU, executed together."""
     return [tensor.detach().cpu() for tensor in tensors]
+
+
+def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
+    """A number of the tensor's memory: the same for tensors that share memory, and for as long as it lives.
+
+    Raises:
+        RuntimeError: the tensor is not on xla.
+    """
+    xla_devices.get(tensor.device)
+    if not views.has_memory(tensor):  # made in inference mode: a value, which is no view of another
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr()
 
 
 def _set_use_eager_mode(enable: bool) -> None:

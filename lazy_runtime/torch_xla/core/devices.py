@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,6 +35,27 @@ def xla_device_hw(device: torch.device | str) -> str:
 
     device = torch.device(device)
     return hardware.kind(find(device)) if device.type == "xla" else device.type.upper()
+
+
+def set_replication(device: torch.device | str, devices: Sequence[torch.device | str] | None) -> None:
+    """Makes a device the calling thread's current one.
+
+    Collectives go over the ranks of the job (`xr.world_size()`), or over the threads of `DataParallel`. Both are known
+    from the start, so this function does not change them.
+
+    Args:
+        device: one of `devices`.
+        devices: the replicas' devices in this process; none for a process without replicas.
+
+    Raises:
+        RuntimeError: there is no such device.
+        ValueError: the device is not one of `devices`.
+    """
+    found = find(device).torch_device
+    others = [str(find(each).torch_device) for each in devices or ()]
+    if others and str(found) not in others:
+        raise ValueError(f"set_replication: expected a device of {', '.join(others)}, got {found}")
+    xla_device(found.index)
 
 
 def get_memory_info(device: _Device = None) -> dict[str, int]:

@@ -14,6 +14,7 @@ from ...common import causes, whole_files
 from ...execution import closures
 from .. import runtime as xr
 from .. import torch_xla
+from ..utils import utils
 from .arena import ToXlaTensorArena, require_spmd, to_cpu, to_device
 from .collectives import (
     REDUCE_AND,
@@ -32,7 +33,7 @@ from .collectives import (
     reduce_gradients,
     reduce_scatter,
 )
-from .devices import find, get_memory_info, xla_device, xla_device_hw
+from .devices import find, get_memory_info, set_replication, xla_device, xla_device_hw
 from .random_states import fork_rng, get_rng_state, set_rng_state
 from .rate_tracker import RateTracker
 
@@ -48,6 +49,7 @@ __all__ = [
     "RateTracker",
     "ToXlaTensorArena",
     "_fetch_gradients",
+    "_maybe_convert_to_cpu",
     "add_step_closure",
     "all_gather",
     "all_reduce",
@@ -77,6 +79,7 @@ __all__ = [
     "rendezvous",
     "save",
     "send_cpu_data_to_device",
+    "set_replication",
     "set_rng_state",
     "unlazy",
     "wait_device_ops",
@@ -272,6 +275,22 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str, input_shardin
     """
     require_spmd(input_sharding)
     return to_device(data, find(device).torch_device, input_sharding)
+
+
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    """`data` with the xla tensors in it on the CPU, by one execution; those that share memory share it there.
+
+    Args:
+        convert: without it the tensors stay where they are, and only have their values when the call returns.
+    """
+    if convert:
+        return to_cpu(data)
+    tensors: list[torch.Tensor] = []
+    utils.for_each_instance(
+        data, lambda value: isinstance(value, torch.Tensor) and is_xla_tensor(value), tensors.append
+    )
+    unlazy(tensors)
+    return data
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:

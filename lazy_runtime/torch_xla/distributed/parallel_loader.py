@@ -259,10 +259,12 @@ class MpDeviceLoader:
     def __init__(self, loader: Iterable[Any], device: torch.device | str, **kwargs: Any):
         self._loader = loader
         self._device = _device(device)
-        self._options = kwargs
+        self._parallel_loader_kwargs = kwargs
 
     def __iter__(self) -> PerDeviceLoader:
-        return ParallelLoader(self._loader, [self._device], **self._options).per_device_loader(self._device)
+        return ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs).per_device_loader(
+            self._device
+        )
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import lazy_runtime
@@ -59,3 +60,18 @@ def test_graphs_as_text():
     assert _XLAC._get_xla_tensors_dot([y]).lstrip().startswith("digraph")
     assert "stablehlo.sine" in _XLAC._get_stablehlo([y])
     assert _XLAC._get_stablehlo([y], emit_bytecode=True).startswith(b"ML\xefR")
+
+
+def test_a_tensors_number_is_that_of_its_memory():
+    x, y = torch.ones(4, device="xla"), torch.ones(4, device="xla")
+    number = _XLAC._xla_get_tensor_id(x)
+    assert _XLAC._xla_get_tensor_id(y) != number
+    assert _XLAC._xla_get_tensor_id(x[2:]) == _XLAC._xla_get_tensor_id(x.detach()) == number
+    x.add_(1)
+    lazy_runtime.sync()
+    assert _XLAC._xla_get_tensor_id(x) == number
+    with torch.inference_mode():
+        a, b = x + 1, x + 1
+        assert len({_XLAC._xla_get_tensor_id(each) for each in (a, b, x)}) == 3
+    with pytest.raises(RuntimeError, match="expected an xla device, got cpu"):
+        _XLAC._xla_get_tensor_id(torch.ones(1))

@@ -211,3 +211,44 @@ def test_what_shares_memory_shares_it_in_the_file(tmp_path):
     found["first"].zero_()
     assert found["row"].tolist() == [0, 0, 0]
     assert type(found["layer"]) is torch.nn.Parameter
+
+
+def test_set_replication_chooses_the_device(fresh_process):
+    fresh_process(
+        """
+        import torch
+        import lazy_runtime
+        from lazy_runtime.torch_xla.core import xla_model as xm
+        xm.set_replication(torch.device("xla:1"), xm.get_xla_supported_devices())
+        assert torch.ones(1, device="xla").device == xm.xla_device() == torch.device("xla:1")
+        xm.set_replication("xla:0", [])
+        assert xm.xla_device() == torch.device("xla:0")
+        for device, devices, kind, text in [
+            ("xla:1", ["xla:0"], ValueError, "expected a device of xla:0, got xla:1"),
+            ("xla:2", [], RuntimeError, "xla:2 does not exist"),
+        ]:
+            try:
+                xm.set_replication(device, devices)
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(text)
+        assert xm.xla_device() == torch.device("xla:0")
+        """,
+        CPU_NUM_DEVICES="2",
+        PJRT_DEVICE="CPU",
+    )
+
+
+def test_maybe_convert_to_cpu():
+    x = torch.arange(4.0, device="xla") + 1
+    data = {"x": x, "view": x[1:], "text": "a", "host": torch.ones(1)}
+    metrics.clear()
+    assert xm._maybe_convert_to_cpu(data, convert=False) is data
+    assert metrics.value("ExecuteComputation") == 1
+    found = xm._maybe_convert_to_cpu(data)
+    assert metrics.value("ExecuteComputation") == 1
+    assert found["x"].tolist() == [1, 2, 3, 4]
+    assert found["view"].untyped_storage().data_ptr() == found["x"].untyped_storage().data_ptr()
+    assert found["text"] == "a"
+    assert found["host"] is data["host"]

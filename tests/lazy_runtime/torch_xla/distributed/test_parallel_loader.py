@@ -26,6 +26,19 @@ def workers():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("xla-")]
 
 
+def test_options_that_libraries_set_after_a_loader_is_made():
+    loader = MpDeviceLoader(batches(4), "xla")
+    assert loader._parallel_loader_kwargs == {}
+    loader._parallel_loader_kwargs["batches_per_execution"] = 4
+    metrics.clear()
+    sums = [x + 1 for x, _ in loader]
+    assert len(sums) == 4
+    assert metrics.value("ExecuteComputation") == 1
+    loader._parallel_loader_kwargs["input_sharding"] = object()
+    with pytest.raises(RuntimeError, match="call runtime"):
+        iter(loader)
+
+
 def test_batches_arrive_in_order_on_the_device_in_each_epoch():
     loader = MpDeviceLoader(batches(5), "xla")
     assert len(loader) == 5

@@ -1,0 +1,1 @@
+"""Libraries that people use with PyTorch/XLA, unmodified (`make test-libraries`)."""
