@@ -26,6 +26,7 @@ from jax.sharding import NamedSharding
 from ..common import environment, processor
 from ..common.version import __version__
 from ..compat.jaxlib import CompileOptions
+from ..ir import dtypes
 from ..ir.grid import names
 from ..ir.spec import TensorSpec
 
@@ -155,7 +156,8 @@ _NAMED = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format
 def _place(device: Device) -> str:
     # xla devices may store fewer bits than torch says, plain tensors on the same device of jax's do not
     where = ",".join(str(each.id) for each in device.jax_devices)
-    return f"{device.platform}:{where}{' narrowed' if device.narrows else ''}"
+    stored = "".join(f" {dtype} as {narrow}" for dtype, narrow in dtypes.narrowed().items()) if device.narrows else ""
+    return f"{device.platform}:{where}{' narrowed' if device.narrows else ''}{stored}"
 
 
 def surroundings(device: Device, options: Mapping[str, Any]) -> dict[str, str]:

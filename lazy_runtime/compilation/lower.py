@@ -69,7 +69,7 @@ def to_function(plan: CompilePlan, physical: set[int], checked: list[checks.Chec
     def function(*arguments: Any) -> list[Any]:
         collector = checks.Collector()
         with lowering_context.changed(
-            narrows=graph.device.narrows and bool(dtypes.NARROWED),
+            narrows=graph.device.narrows and bool(dtypes.narrowed()),
             is_sharded=graph.device.grid is not None,
             has_kernel_thread=plan.is_of_kernels,
             has_other_kernels=plan.has_other_kernels,

@@ -72,8 +72,8 @@ def upload(
     lifetimes.bound(1)
     with dtypes.x64(), metrics.timed("TransferToDeviceTime"):
         host = to_numpy(snapshot)
-        if device.narrows and tensor.dtype in dtypes.NARROWED:
-            host = host.astype(dtypes.NARROWED[tensor.dtype])
+        if device.narrows and tensor.dtype in dtypes.narrowed():
+            host = host.astype(dtypes.narrowed()[tensor.dtype])
         if shape is not None:
             return multihost_arrays.put_part(host, sharding or device.sharding, shape)
         return multihost_arrays.put(host, sharding or device.sharding)
@@ -94,7 +94,7 @@ def to_host(tensor: XLATensor) -> torch.Tensor:
     except jax.errors.JaxRuntimeError:
         spec.device.wait()  # the execution that failed raises what it means
         raise
-    if host.dtype != spec.dtype:  # the device has fewer bits (`dtypes.NARROWED`)
+    if host.dtype != spec.dtype:  # the device has fewer bits (`dtypes.narrowed`)
         host = host.to(spec.dtype)
     spec.device.raise_failures_of_read()
     unplanned_syncs.waited(time.perf_counter_ns() - began, pending)

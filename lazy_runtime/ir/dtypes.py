@@ -6,6 +6,7 @@ under jax's global flag, which belongs to the user.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -54,8 +55,13 @@ def x64():
     return jax.enable_x64(True)
 
 
-def _narrowed() -> dict[torch.dtype, np.dtype]:
-    """What xla devices store in place of a dtype, as the environment has it."""
+@functools.cache
+def narrowed() -> dict[torch.dtype, np.dtype]:
+    """torch dtype → what xla devices store in its place (`XLA_USE_BF16` and its like); usually empty.
+
+    The environment decides when the first tensor comes to a device, so that a program may set it after it has chosen
+    one.
+    """
     found: dict[torch.dtype, np.dtype] = {}
     if environment.value("XLA_USE_BF16") or environment.value("XLA_DOWNCAST_BF16"):
         found[torch.float32] = np.dtype(jnp.bfloat16)
@@ -66,13 +72,9 @@ def _narrowed() -> dict[torch.dtype, np.dtype]:
     return found
 
 
-#: torch dtype → what xla devices store in its place (`XLA_USE_BF16` and its like); usually empty.
-NARROWED = _narrowed()
-
-
 def stored(dtype: torch.dtype) -> np.dtype:
     """What xla devices store for a torch dtype: see `to_numpy`."""
-    return NARROWED.get(dtype) or to_numpy(dtype)
+    return narrowed().get(dtype) or to_numpy(dtype)
 
 
 def to_numpy(dtype: torch.dtype) -> np.dtype:
@@ -81,8 +83,8 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
     Raises:
         TypeError: the dtype (quantized, sub-byte) does not exist in XLA.
     """
-    if NARROWED and dtype in NARROWED and lowering_context.current().narrows:
-        return NARROWED[dtype]
+    if lowering_context.current().narrows and dtype in narrowed():
+        return narrowed()[dtype]
     try:
         return _TO_NUMPY[dtype]
     except KeyError:

@@ -190,7 +190,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _stores_fewer_bits(dtype: torch.dtype, device: torch.device) -> bool:
-    return dtype in dtypes.NARROWED and device.type == "xla"
+    return device.type == "xla" and dtype in dtypes.narrowed()
 
 
 def _platform(tensor: torch.Tensor) -> str:
