@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 def device_type() -> str:
-    """The kind of the devices: `CPU`, `CUDA`, `TPU`, ..."""
-    from ..platform import hardware, xla_devices
+    """The kind of the devices: `CPU`, `CUDA`, `TPU`, ... The question is no use of xla.
 
-    return hardware.kind(xla_devices.devices()[0])
+    Raises:
+        RuntimeError: there are no devices of the platform that `PJRT_DEVICE` chooses.
+    """
+    from ..platform import discovery
+
+    return discovery.kind_and_count()[0]
 
 
 def set_device_type(pjrt_device: str) -> None:

@@ -6,8 +6,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing import connection
@@ -17,8 +15,7 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
-from ...common import environment
-from ...platform import xla_devices
+from ...platform import discovery, xla_devices
 from ...processes import collective_checker, process_exit, process_job
 
 _torch: Any = torch
@@ -159,27 +156,13 @@ def _device_count() -> int:
     Raises:
         NotImplementedError: they are TPU chips, of which a process would take all.
     """
-    if os.environ.get("PJRT_DEVICE", "").upper() == "CPU" or environment.value("CPU_NUM_DEVICES") is not None:
-        return environment.value("CPU_NUM_DEVICES") or 1
-    platform, count = _devices_here() if xla_devices.is_started() else _devices_elsewhere()
-    if platform == "tpu" and count > 1:
+    kind, count = discovery.kind_and_count()
+    if kind == "TPU" and count > 1:
         raise NotImplementedError(
             f"a process for each of this host's {count} TPU chips: one process drives them all. Call "
             "runtime.use_spmd() in it, or give distributed.data_parallel.DataParallel the devices (docs/scaling.md)"
         )
     return count
-
-
-def _devices_here() -> tuple[str, int]:
-    devices = xla_devices.devices()
-    return devices[0].platform, len(devices)
-
-
-def _devices_elsewhere() -> tuple[str, int]:
-    code = "import jax; print(jax.local_devices()[0].platform, jax.local_device_count())"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    platform, count = printed.split()
-    return platform, int(count)
 
 
 class MpModelWrapper:

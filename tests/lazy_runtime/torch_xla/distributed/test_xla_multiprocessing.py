@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException  # pyright: ignore
 
 import lazy_runtime
+from lazy_runtime.platform import discovery
 from lazy_runtime.torch_xla import runtime as xr
 from lazy_runtime.torch_xla.core import xla_model as xm
 from lazy_runtime.torch_xla.distributed import xla_multiprocessing as xmp
@@ -168,10 +169,7 @@ def test_wrong_arguments():
 
 
 def test_no_process_for_each_tpu_chip(monkeypatch):
-    lazy_runtime.device()
-    for name in ("PJRT_DEVICE", "CPU_NUM_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(xmp, "_devices_here", lambda: ("tpu", 4))
+    monkeypatch.setattr(discovery, "kind_and_count", lambda: ("TPU", 4))
     with pytest.raises(NotImplementedError, match="4 TPU chips: one process drives them all"):
         xmp.spawn(places)
 
