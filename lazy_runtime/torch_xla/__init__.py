@@ -23,5 +23,16 @@ __all__ = [
 ]
 
 __getattr__ = submodules(
-    __name__, "_XLAC", "amp", "backends", "core", "debug", "distributed", "experimental", "runtime", "test", "utils"
+    __name__,
+    "_XLAC",
+    "_internal",
+    "amp",
+    "backends",
+    "core",
+    "debug",
+    "distributed",
+    "experimental",
+    "runtime",
+    "test",
+    "utils",
 )

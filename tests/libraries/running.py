@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -11,10 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 HERE = Path(__file__).parent
 
 #: Seconds for one program.
 TIMEOUT_S = 400
+
+
+def needs(*names: str) -> Any:
+    """Skips tests where a library is not installed. It is not imported: that is the programs' affair."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: make test-libraries")
 
 
 class Run(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.libraries.running import on_cpu, on_xla
+from tests.libraries.running import needs, on_cpu, on_xla
 
-pytest.importorskip("accelerate", reason="accelerate is not installed")
+pytestmark = needs("accelerate")
 
 # float32 in another order of additions, over 32 steps of training
 CLOSE = {"rel": 1e-5, "abs": 1e-6}

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from tests.libraries.running import on_cpu, on_xla
+from tests.libraries.running import needs, on_cpu, on_xla
 
-pytest.importorskip("accelerate", reason="Trainer needs accelerate")
+pytestmark = needs("accelerate")
 
 # float32 in another order of additions, over a few steps of training
 CLOSE = {"rel": 2e-5, "abs": 1e-6}

@@ -1,4 +1,27 @@
-"""Names of environment variables, as `torch_xla.core.xla_env_vars` has them: those that mean something here."""
+"""Names of environment variables, as `torch_xla.core.xla_env_vars` has them: those that mean something here.
+
+Those of TPUs are libtpu's, which reads them when a TPU is first used (`_internal/tpu.py`); torchrun sets the ranks'.
+"""
 
 PJRT_DEVICE = "PJRT_DEVICE"
 CPU_NUM_DEVICES = "CPU_NUM_DEVICES"
+
+RANK = "RANK"
+WORLD_SIZE = "WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+
+ACCELERATOR_TYPE = "ACCELERATOR_TYPE"  # a key of the metadata, as WORKER_ID
+WORKER_ID = "WORKER_ID"
+CLOUD_TPU_TASK_ID = "CLOUD_TPU_TASK_ID"
+TPU_ACCELERATOR_TYPE = "TPU_ACCELERATOR_TYPE"
+TPU_CHIPS_PER_HOST_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
+TPU_CHIPS_PER_PROCESS_BOUNDS = "TPU_CHIPS_PER_PROCESS_BOUNDS"
+TPU_HOST_BOUNDS = "TPU_HOST_BOUNDS"
+TPU_PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
+TPU_PROCESS_BOUNDS = "TPU_PROCESS_BOUNDS"
+TPU_PROCESS_PORT = "TPU_PROCESS_PORT"
+TPU_SKIP_MDS_QUERY = "TPU_SKIP_MDS_QUERY"
+TPU_VISIBLE_CHIPS = "TPU_VISIBLE_CHIPS"
+TPU_WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
+TPU_WORKER_ID = "TPU_WORKER_ID"

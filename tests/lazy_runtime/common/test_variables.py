@@ -31,7 +31,10 @@ def test_every_variable_that_is_read_is_in_the_table():
             read.update(
                 re.findall(r"""(?:environ(?:\.get\(|\[)|environment\.value\(|_switch\()"(\w+)""", path.read_text())
             )
-    assert {value for name, value in vars(xla_env_vars).items() if name.isupper()} <= known
+    others = re.compile(
+        "(CLOUD_)?TPU_|(LOCAL_)?(RANK|WORLD_SIZE)$|ACCELERATOR_TYPE$|WORKER_ID$"
+    )  # libtpu's, torchrun's
+    assert {v for name, v in vars(xla_env_vars).items() if name.isupper() and not others.match(v)} <= known
     # those of compilers and libraries, which are not this package's
     assert {name for name in read if name.startswith(("XLA_", "PT_XLA", "PJRT", "CPU_NUM"))} - known <= {"XLA_FLAGS"}
 
@@ -91,6 +94,27 @@ def test_an_illegal_value_stops_the_first_use_of_xla(fresh_process):
         assert torch.ones(2, device="xla").sum().item() == 2
         """,
         XLA_SYNC_WAIT="2",
+    )
+
+
+def test_narrow_dtypes_are_chosen_by_the_first_tensor(fresh_process):
+    """Lightning asks for a device, and sets XLA_USE_BF16 afterwards."""
+    fresh_process(
+        """
+        import os
+        import torch, lazy_runtime
+        from lazy_runtime.tensor.xla_tensor import unwrap
+        device = lazy_runtime.device()
+        lazy_runtime.manual_seed(0)
+        os.environ["XLA_USE_BF16"] = "1"
+        x = torch.ones(2).to(device)
+        del os.environ["XLA_USE_BF16"]
+        y = x + torch.ones(2, device=device)
+        lazy_runtime.sync()
+        for each in (x, y):
+            assert str(unwrap(each).handle.value.array.dtype) == "bfloat16"
+        """,
+        XLA_USE_BF16="",
     )
 
 
