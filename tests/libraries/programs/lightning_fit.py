@@ -96,7 +96,8 @@ def main(accelerator, devices, directory, precision="32-true"):
     if trainer.strategy.launcher is not None and devices > 1:
         # what the ranks have counted stays with them, so the checkpoint tells
         saved = torch.load(os.path.join(first, "epoch=2.ckpt"), map_location="cpu", weights_only=False)
-        print(json.dumps({"losses": saved["callbacks"]["Losses"]["found"], "world": trainer.world_size}))
+        if trainer.is_global_zero:
+            print(json.dumps({"losses": saved["callbacks"]["Losses"]["found"]}))
         return
     losses = trainer.callbacks[0]
     _, resumed = fit(

@@ -3,7 +3,8 @@
     python trainer.py bert|gpt2|llama DIRECTORY [name=value ...]
 
 The pairs are arguments of `TrainingArguments`, and `dropout` (a rate), `mask` (whether batches have an attention mask),
-`attention` (`eager` or `sdpa`) and `evaluate`. The last line of the output is JSON.
+`attention` (`eager` or `sdpa`), `evaluate`, and
+`spmd` (one process for all devices). The last line of the output is JSON.
 """
 
 import ast
@@ -54,6 +55,15 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": self.labels[index], **masks}
 
 
+class ShardedTrainer(Trainer):
+    """Makes the optimizer once the model is sharded: transformers 5.23 leaves that out with FSDP for XLA."""
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        if self.optimizer is None:
+            self.optimizer = self.accelerator.prepare(self.create_optimizer(self.model_wrapped))
+        return super().create_scheduler(num_training_steps, optimizer)
+
+
 def make(name, dropout, attention):
     set_seed(0)
     if name == "bert":
@@ -79,7 +89,7 @@ def trainer(name, directory, dropout=0.0, mask=True, attention="sdpa", **options
         dataloader_pin_memory=False,
         **{"learning_rate": 1e-3, **defaults, **options},
     )
-    return Trainer(
+    return (ShardedTrainer if "fsdp" in options else Trainer)(
         model=make(name, dropout, attention),
         args=arguments,
         train_dataset=Tokens(64, name == "bert", mask, 1),
@@ -94,6 +104,10 @@ def history(of, name):
 def main(name, directory, *pairs):
     options = {key: ast.literal_eval(value) for key, value in (pair.split("=", 1) for pair in pairs)}
     evaluate = options.pop("evaluate", True)
+    if options.pop("spmd", False):
+        import torch_xla.runtime as xr
+
+        xr.use_spmd()
     first = trainer(name, directory, **options)
     first.train()
     found = {
