@@ -35,7 +35,7 @@ def load() -> None:
             return
         from .common import output
         from .compat.torch import register_device_module
-        from .dispatcher import device_module, module_moves
+        from .dispatcher import device_module, factories, jit_loading, module_moves
 
         _library = torch.library.Library("aten", "IMPL")
         if not _has_guard():  # the first use builds it or says what is wrong: `xla_devices.start`, or a move to xla
@@ -43,11 +43,14 @@ def load() -> None:
         _library.impl("empty.memory_format", _first_use("empty"), "XLA")
         _library.impl("empty_strided", _first_use("empty_strided"), "XLA")
         _library.impl("_to_copy", _first_use("to_copy"), "XLA")
+        for name in factories.FACTORIES:
+            _library.impl(name, _first_use("factory", name), "XLA")
         for name in ("_empty_affine_quantized", "_empty_per_channel_affine_quantized", "empty_quantized"):
             _library.impl(name, _first_use("refuse_quantized", f"aten::{name}"), "XLA")
         if not hasattr(torch, "xla"):
             register_device_module("xla", device_module)
         module_moves.install()
+        jit_loading.install()
         output.register()  # torch reads TORCH_LOGS next
         torch.serialization.register_package(9, _location_tag, _restore)  # before the CPU's, 10
     except Exception as error:  # a torch that we do not know: say so later, not here

@@ -47,31 +47,11 @@ from ..recording import traced_factories as traced_factories
 from ..recording import unique as unique
 from ..tensor import proxy_tracing
 from ..tensor.xla_tensor import XLATensor, from_array, make, to_user, unwrap
+from . import factories, memory, queues, sparse, storage, subclasses, uninitialized
 from . import functional_collectives as functional_collectives  # for its operators
-from . import memory, queues, sparse, storage, subclasses, uninitialized
 from . import quantized as quantized
 
 aten = torch.ops.aten
-
-#: Factories whose lowering takes no tensor, so that torch asks the XLA key for them.
-FACTORIES = (
-    "_efficientzerotensor",
-    "arange",
-    "arange.start",
-    "arange.start_step",
-    "eye",
-    "eye.m",
-    "full",
-    "linspace",
-    "logspace",
-    "ones",
-    "randperm",
-    "randperm.generator",
-    "scalar_tensor",
-    "tril_indices",
-    "triu_indices",
-    "zeros",
-)
 
 #: What `x &= y` and its like call: composite operators that write, which functionalization takes for a stranger's.
 IN_PLACE_OPERATORS = ("__iand__", "__ior__", "__ixor__")
@@ -83,8 +63,8 @@ def register() -> None:
     """Registers every kernel but the ones that `_autoload` needs from the start."""
     global _library
     _library = torch.library.Library("aten", "IMPL")
-    for name in FACTORIES:
-        _library.impl(name, _factory_kernel(f"aten::{name}"), "XLA")
+    for name in factories.FACTORIES:
+        _factories[name] = _factory_kernel(f"aten::{name}")
     _library.impl("_copy_from", copy_from, "XLA")
     writes = native.writes()
     storage.register(_library)
@@ -201,6 +181,14 @@ def _filled(spec: TensorSpec) -> torch.Tensor:
     element = uninitialized.value(spec.dtype)
     made = dispatch.record(registry.table[aten.full.default], (list(spec.shape), element), options)
     return jit_tracing.traceable(to_user(make(made.handle, spec)))
+
+
+_factories: dict[str, Any] = {}
+
+
+def factory(name: str, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The factory with this name (`factories.FACTORIES`), called with its operator's arguments."""
+    return _factories[name](*args, **kwargs)
 
 
 def _factory_kernel(name: str) -> Any:

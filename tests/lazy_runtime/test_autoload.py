@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_a_cpu_program_is_left_alone_and_xla_still_works_later(fresh_process):
     fresh_process(
@@ -49,6 +51,19 @@ def test_a_cpu_program_is_left_alone_and_xla_still_works_later(fresh_process):
         assert not failed, failed
         """
     )
+
+
+@pytest.mark.parametrize("factory", ["torch.arange(3, device=d)", "torch.tril_indices(2, 2, device=d)"])
+def test_a_factory_as_the_first_use(fresh_process, factory):
+    """Torch's composites begin with an empty tensor, whose storage said 0 bytes; the indices have none for xla."""
+    fresh_process(f"""
+        import torch
+        d = "xla"
+        x = {factory}
+        assert x.untyped_storage().nbytes() == x.reshape(-1).untyped_storage().nbytes() == x.numel() * 8
+        d = "cpu"
+        assert x.cpu().equal({factory})
+    """)
 
 
 def test_the_first_tensor_keeps_its_strides(fresh_process):
