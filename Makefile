@@ -5,6 +5,7 @@
 # make test-models  a training step of each of the ten models is one program: most of an hour
 # make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
+# make test-libraries  programs of accelerate, transformers, Lightning, diffusers and others as they are: half an hour
 # make test-threads threads record, sync and read at random against each other: ten minutes
 # make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, a locale of decimal commas, too little
 #                    memory, warnings that are errors: most of an hour
@@ -38,8 +39,8 @@ VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
 GATE ?= ac5917e
 
-.PHONY: setup test test-install test-ops test-models test-gradients test-faults test-threads test-hostile sanitize versions \
-  bench compare gate check clean
+.PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
+  sanitize versions bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -58,6 +59,9 @@ test-models: setup
 
 test-gradients: setup
 	$(BIN)/python -m pytest -m "long or not long" tests/gradients $(TESTS)
+
+test-libraries: setup $(STAMPS)/libraries
+	$(BIN)/python -m pytest -m "long or not long" tests/libraries $(TESTS)
 
 test-faults: setup
 	$(BIN)/python -m pytest -m long tests/lazy_runtime/processes/test_faults.py $(TESTS)
@@ -114,6 +118,10 @@ $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/torch
 
 $(STAMPS)/models: requirements/models.txt $(STAMPS)/torch
 	$(PIP) --no-deps --requirement requirements/models.txt
+	@touch $@
+
+$(STAMPS)/libraries: requirements/libraries.txt $(STAMPS)/torch
+	$(PIP) --no-deps --requirement requirements/libraries.txt
 	@touch $@
 
 # Installing the package builds its native part too.

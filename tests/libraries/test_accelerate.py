@@ -35,6 +35,7 @@ def test_one_process(cpu, tmp_path):
     assert xla.per_step(11, 17) == [(1, 0)] * 6  # the second epoch
 
 
+@pytest.mark.long
 def test_bfloat16(cpu, tmp_path):
     """Autocast's result is near that of the CPU's autocast, and is not that of float32."""
     host = on_cpu("accelerated.py", "here", "cpu", "bf16", folder=tmp_path)
@@ -47,10 +48,12 @@ def test_two_ranks_by_spawn(cpu, tmp_path):
     check(on_xla("accelerated.py", "spawn", ".", folder=tmp_path, devices=2).found, cpu, 2)
 
 
+@pytest.mark.long
 def test_two_ranks_by_notebook_launcher(cpu, tmp_path):
     check(on_xla("accelerated.py", "notebook", ".", folder=tmp_path).found, cpu, 2)
 
 
+@pytest.mark.long
 def test_two_ranks_by_torchrun(cpu, tmp_path):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     check(on_xla("accelerated.py", "here", ".", folder=tmp_path, launcher=launcher).found, cpu, 2)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.libraries.running import needs, on_cpu, on_xla
 
-pytestmark = needs("lightning")
+pytestmark = [needs("lightning"), pytest.mark.long]
 
 # float32 in another order of additions, over 24 steps of training
 CLOSE = {"rel": 1e-5}

@@ -10,6 +10,9 @@ from tests.libraries.running import needs, on_cpu, on_xla
 
 pytestmark = needs("accelerate")
 
+#: One of the models in `make test`, all in `make test-libraries`.
+MODELS = [pytest.param("bert", marks=pytest.mark.long), pytest.param("gpt2", marks=pytest.mark.long), "llama"]
+
 # float32 in another order of additions, over a few steps of training
 CLOSE = {"rel": 2e-5, "abs": 1e-6}
 
@@ -35,7 +38,7 @@ def compare(xla, cpu, **tolerance):
         assert xla["eval_loss"] == pytest.approx(cpu["eval_loss"], **(tolerance or CLOSE))
 
 
-@pytest.mark.parametrize("model", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("model", MODELS)
 def test_losses(model, tmp_path):
     xla, cpu = both(tmp_path, model, max_steps=6, warmup_steps=2, lr_scheduler_type="cosine", max_grad_norm=0.5)
     compare(xla.found, cpu)
@@ -44,20 +47,25 @@ def test_losses(model, tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [("bert", {"mask": False}), ("gpt2", {"attention": "eager"}), ("llama", {"attention": "eager"})],
+    [
+        pytest.param("bert", {"mask": False}, marks=pytest.mark.long),
+        pytest.param("gpt2", {"attention": "eager"}, marks=pytest.mark.long),
+        ("llama", {"attention": "eager"}),
+    ],
 )
 def test_a_step_is_one_execution(model, options, tmp_path):
     options = arguments(max_steps=8, logging_steps=100, evaluate=False, **options)
     assert on_xla("trainer.py", model, "xla", *options, folder=tmp_path).per_step(4, 8) == [(1, 0)] * 4
 
 
+@pytest.mark.long
 def test_a_mask_for_sdpa_costs_a_read(tmp_path):
     """transformers asks in each step whether the mask masks anything, to leave it out for torch's attention."""
     options = arguments(max_steps=8, logging_steps=100, evaluate=False)
     assert on_xla("trainer.py", "llama", "xla", *options, folder=tmp_path).per_step(4, 8) == [(2, 0)] * 4
 
 
-@pytest.mark.parametrize("model", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("model", MODELS)
 def test_resuming_is_bit_for_bit(model, tmp_path):
     options = arguments(max_steps=5, save_steps=3, dropout=0.1, evaluate=False)
     found = on_xla("trainer.py", model, "xla", *options, folder=tmp_path).found
@@ -65,11 +73,13 @@ def test_resuming_is_bit_for_bit(model, tmp_path):
     assert found["resumed"] == found["losses"][-1]
 
 
+@pytest.mark.long
 def test_accumulation(tmp_path):
     xla, cpu = both(tmp_path, "llama", max_steps=4, gradient_accumulation_steps=2, mask=False)
     compare(xla.found, cpu)
 
 
+@pytest.mark.long
 def test_optimizers_of_one_kernel(tmp_path):
     fused, cpu = both(tmp_path, "gpt2", max_steps=4, optim="adamw_torch_fused", weight_decay=0.1)
     compare(fused.found, cpu)
@@ -77,11 +87,13 @@ def test_optimizers_of_one_kernel(tmp_path):
     compare(on_xla("trainer.py", "gpt2", "syncfree", *options, folder=tmp_path).found, cpu)
 
 
+@pytest.mark.long
 def test_gradient_checkpointing(tmp_path):
     xla, cpu = both(tmp_path, "llama", cpu={"gradient_checkpointing": False}, max_steps=4, gradient_checkpointing=True)
     compare(xla.found, cpu)
 
 
+@pytest.mark.long
 def test_bfloat16(tmp_path):
     """Autocast: weights in float32, and results of fewer bits, which are near those of the CPU in bfloat16."""
     xla, cpu = both(tmp_path, "llama", max_steps=4, bf16=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.libraries.running import needs, on_cpu, on_xla
 from tests.libraries.test_trainer import CLOSE, arguments
 
-pytestmark = needs("accelerate")
+pytestmark = [needs("accelerate"), pytest.mark.long]
 
 
 def compare(found, expected):
