@@ -33,6 +33,12 @@ _ROWS = (
         "jaxlib._jax:batched_device_put",
         "jaxlib._jax:buffer_to_dlpack_managed_tensor",
     ),
+    *group(
+        "an HLO module is taken into a program: jax takes StableHLO alone",
+        "`xla_builder.computation_from_module_proto`",
+        "jaxlib._jax:mlir.hlo_to_stablehlo as hlo_to_stablehlo",
+        "jaxlib._jax:mlir.serialize_portable_artifact as serialize_portable_artifact",
+    ),
     *attributes(
         "jax.sharding:Sharding",
         "jax.sharding:Sharding",

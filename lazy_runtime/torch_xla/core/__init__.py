@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ...common.on_demand import submodules
 
-__getattr__ = submodules(__name__, "functions", "xla_env_vars", "xla_model")
+__getattr__ = submodules(__name__, "functions", "xla_builder", "xla_env_vars", "xla_model", "xla_op_registry")
