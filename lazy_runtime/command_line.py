@@ -90,7 +90,7 @@ def _run_script(path: str) -> None:
         print(f"python -m lazy_runtime: can't open file {path!r}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     module = _fresh_main()
-    module.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
+    module.__dict__.update(__file__=os.path.abspath(path), __cached__=None, __builtins__=__builtins__)
     exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
 
 

@@ -55,6 +55,8 @@ def test_a_script(tmp_path):
     assert trace[1].strip().startswith(f'File "{script}", line 20, in <module>')
     assert trace[-1] == "ValueError: mine"
     assert "lazy_runtime" not in found.stderr
+    found = run("scripts/train.py", cwd=tmp_path)  # `__file__` is absolute, as Python's since 3.9
+    assert found.stdout.strip() == f"__main__ [] {folder} {script} True xla:0"
     found = run("scripts/train.py", "exit", cwd=tmp_path)
     assert (found.returncode, found.stdout.strip(), found.stderr) == (3, "late 7", "")
 
