@@ -90,6 +90,8 @@ def resolve(func: OpOverload) -> Callable[[OpOverload, tuple, dict[str, Any]], A
     run = _functionalized
     if decomposition is None and func.namespace == "torch_nn":  # torch's own in Python: a body of aten's operators
         decomposition = functools.partial(kernel_call_of(func), DispatchKey.CompositeExplicitAutograd)
+    if decomposition is None and func.has_kernel_for_dispatch_key(DispatchKey.XLA):  # a user's own for xla
+        decomposition = functools.partial(kernel_call_of(func), DispatchKey.XLA)
     if decomposition is None and func.namespace == "prims":
         decomposition = getattr(func, "impl_aten")  # noqa: B009  torch adds the attribute
         run = _directly  # one prim is made of others, and functionalization refuses those that write

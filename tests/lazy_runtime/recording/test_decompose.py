@@ -90,3 +90,12 @@ def test_mixed_devices(monkeypatch):
     torch.testing.assert_close(torch.logaddexp(x.to("xla"), y.to("xla")).cpu(), torch.logaddexp(x, y))
     with pytest.raises(RuntimeError, match=r"found at least two devices, xla:0 and cpu!"):
         torch.logaddexp(x.to("xla"), y)
+
+
+def test_a_kernel_of_the_users_for_xla():
+    library = torch.library.Library("lazy_runtime_test_decompose", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x.clone().mul_(2), "XLA")
+    x = torch.arange(3.0, device="xla")
+    assert torch.ops.lazy_runtime_test_decompose.twice(x).tolist() == [0.0, 2.0, 4.0]
+    assert x.tolist() == [0.0, 1.0, 2.0]
