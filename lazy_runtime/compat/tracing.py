@@ -19,12 +19,24 @@ if TYPE_CHECKING:  # what type checkers are to know better than Any
     from torch._prims_common import get_computation_dtype as get_computation_dtype
     from torch._prims_common import suggest_memory_format as suggest_memory_format
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 
 FAKE_TENSORS = (
     Row(
         "torch._subclasses.fake_tensor:FakeTensor",
         "stand-ins of a trace are no tensors of the device",
         "the xla device",
+    ),
+    Row(
+        "torch.ao.quantization.fx._decomposed",
+        "the operators of PT2E's quantisation are defined where this is imported",
+        "`torch_xla.experimental.quantized`",
+        plain="quantized_decomposed",
+    ),
+    Row(
+        "torch._subclasses.fake_tensor:FakeTensorMode",
+        "the function of a loop is traced without data",
+        "`torch_xla.experimental.scan`, `scan_layers`, `GRU`, `assume_pure`",
     ),
     Row(
         "torch._subclasses.fake_tensor:FakeTensor.__new__",

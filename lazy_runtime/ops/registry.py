@@ -109,6 +109,13 @@ class Operator:
 _tables: list[dict[tuple, Call]] = []
 
 
+def interned() -> dict[tuple, Call]:
+    """A table for interned calls of something else than operators."""
+    calls: dict[tuple, Call] = {}
+    _tables.append(calls)
+    return calls
+
+
 def forget_calls(used: set[Call]) -> None:
     """Forgets all interned calls but the used ones. A recorded one that is met again is another call then."""
     for calls in _tables:

@@ -196,7 +196,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     if trace is not None:
         node.line = trace.line
     elif call.located or source_locations.keep:
-        _keep_line(node)
+        keep_line(node)
     container = call.container
     if container is None:
         handle = Handle(Value(node, 0))
@@ -255,8 +255,8 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
         before_collective()
     node = Node(call, inputs, (), ints)
     if call.located or source_locations.keep:
-        _keep_line(node)
-    handles = _handles_of(node)
+        keep_line(node)
+    handles = handles_of(node)
     if not device.pending:
         _begin(device)
     recorders.mark(node)
@@ -264,7 +264,7 @@ def record_graph(call: Call, inputs: Sequence[Value], ints: Sequence[int]) -> li
     return handles
 
 
-def _handles_of(node: Node) -> list[Handle]:
+def handles_of(node: Node) -> list[Handle]:
     """Handles of all results of a new node, which knows them from now on."""
     handles = [Handle(Value(node, index)) for index in range(len(node.call.outputs))]
     node.outputs = [handle.value.owner for handle in handles]
@@ -276,12 +276,13 @@ def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
     trace: Any = _thread.trace
     node = Node(call, inputs, (), [0] * call.ints)
     node.line = trace.line
-    handles = _handles_of(node)
+    handles = handles_of(node)
     trace.nodes.append(node)
     return [make(handle, spec) for handle, spec in zip(handles, call.outputs, strict=True)]  # type: ignore[arg-type]
 
 
-def _keep_line(node: Node) -> None:
+def keep_line(node: Node) -> None:
+    """Notes the user's line, and the stack where that is wanted."""
     node.line = errors.user_line()
     if source_locations.keep_stacks:
         node.stack = source_locations.stack()

@@ -1,0 +1,44 @@
+"""jax functions on xla tensors."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+from lazy_runtime.functions import jax_function
+
+
+def test_gradients_are_those_of_jax():
+    a, b = torch.randn(3, 4), torch.randn(4, 2)
+    on_xla = [x.to("xla").requires_grad_() for x in (a, b)]
+
+    def function(a, b):
+        return [jnp.sin(a @ b), jnp.sum(a, dtype=jnp.float32), (a > 0).astype(jnp.int32)]
+
+    product, total, positive = jax_function.call_with_gradients(function, on_xla, function, "function")
+    (product.sum() + 3 * total).backward()
+    expected = [x.clone().requires_grad_() for x in (a, b)]
+    (torch.sin(expected[0] @ expected[1]).sum() + 3 * expected[0].sum()).backward()
+    torch.testing.assert_close(product.cpu(), torch.sin(a @ b))
+    assert torch.equal(positive.cpu(), (a > 0).int())
+    for mine, theirs in zip(on_xla, expected, strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
+
+def test_it_is_traced_once_for_each_look():
+    traced = []
+
+    def function(x):
+        traced.append(x.shape)
+        return [x * 2]
+
+    for shape in ((2,), (2,), (3,), (2,)):
+        (made,) = jax_function.call(function, [torch.ones(shape, device="xla")], function, "function")
+        assert made.tolist() == [2.0] * shape[0]
+    assert traced == [(2,), (3,)]
+
+
+def test_a_dtype_that_torch_lacks():
+    with pytest.raises(TypeError, match="four gives int4, which torch does not have"):
+        jax_function.call(lambda x: [x.astype(jnp.int4)], [torch.ones(2, device="xla")], "int4", "four")
