@@ -36,6 +36,12 @@ def mark(tensor: torch.Tensor, wanted: NamedSharding) -> None:
 
 
 @skip
+def annotate(tensor: torch.Tensor, wanted: NamedSharding) -> None:
+    """Has those who read a tensor from now on see it so, without a mark: what is written to it lies as XLA likes."""
+    _bring(unwrap(tensor), wanted)
+
+
+@skip
 def unmark(tensor: torch.Tensor) -> None:
     """Has a tensor lie on all devices in full, and lets XLA choose for what is written to it."""
     sharding.set_mark(tensor, None)

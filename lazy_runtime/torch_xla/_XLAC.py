@@ -15,10 +15,33 @@ from ..recording import views
 from . import experimental, torch_xla
 from .core import xla_model as xm
 from .debug import metrics as _met
+from .sharding_names import (
+    OpSharding,
+    _get_xla_op_sharding,
+    _get_xla_sharding_specs,
+    _spmd_full_to_shard_shape,
+    _spmd_shard_to_full_shape,
+    _xla_annotate_custom_sharding,
+    _xla_get_auto_sharding,
+    _xla_mark_sharding,
+)
 from .utils.dlpack import from_dlpack as _from_dlpack
 from .utils.dlpack import to_dlpack as _to_dlpack
 
-__all__ = ["_from_dlpack", "_to_dlpack", "_xla_get_mat_mul_precision", "_xla_set_mat_mul_precision"]
+__all__ = [
+    "OpSharding",
+    "_from_dlpack",
+    "_get_xla_op_sharding",
+    "_get_xla_sharding_specs",
+    "_spmd_full_to_shard_shape",
+    "_spmd_shard_to_full_shape",
+    "_to_dlpack",
+    "_xla_annotate_custom_sharding",
+    "_xla_get_auto_sharding",
+    "_xla_get_mat_mul_precision",
+    "_xla_mark_sharding",
+    "_xla_set_mat_mul_precision",
+]
 
 _Device = torch.device | str | None
 

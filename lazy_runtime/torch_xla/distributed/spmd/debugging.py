@@ -5,7 +5,35 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+
+from .op_sharding import OpSharding
+from .sharding_type import ShardingType
+
+
+def construct_v1_sharding_str(t: torch.Tensor) -> str:
+    """How a tensor is sharded, with all devices listed: `{devices=[2,1]0,1}`; empty if it is not."""
+    from ....tensor import sharding
+    from .xla_sharding import unwrap_sharded_tensor
+
+    return sharding.text(unwrap_sharded_tensor(t))
+
+
+def of_text(text: str) -> OpSharding:
+    """The sharding that XLA writes so.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if text == "{replicated}":
+        return OpSharding([], [], [], ShardingType.REPLICATED)
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected a sharding such as {{devices=[2,1]0,1}} or {{replicated}}, got {text!r}")
+    devices = np.array([int(number) for number in found["devices"].split(",")])
+    tiles = devices.reshape([int(number) for number in found["tiles"].split(",")])
+    return OpSharding(tiles, [], [], ShardingType.PARTIAL if found["partial"] else ShardingType.TILED)
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from . import op_sharding
+from .op_sharding import OpSharding
 
 #: What cuts one dimension of a tensor: an axis of the mesh by number or name, several, or none.
 Cut = int | str | Sequence[int | str] | None
@@ -87,6 +91,42 @@ class Mesh:
             return int(axis)
         known = ", ".join(f"{name!r} ({size})" for name, size in self.shape().items())
         raise ValueError(f"partition_spec: the mesh has no axis {axis!r}; its axes are {known}")
+
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
+        """Which device has which tile of a tensor that is cut so."""
+        return op_sharding.of_mesh(self, partition_spec)
+
+    def get_op_sharding_v2(self, partition_spec: PartitionSpec) -> OpSharding:
+        """The same: XLA has two ways to write a sharding, which mean one."""
+        return op_sharding.of_mesh(self, partition_spec)
+
+    def get_jax_mesh(self) -> Any:
+        """The mesh as `jax.sharding.Mesh`, whose axes are called by their numbers where they have no names.
+
+        Raises:
+            ValueError: jax has no device of a number.
+        """
+        import jax
+
+        known = {device.id: device for device in jax.devices()}
+        missing = [number for number in self.numbers if number not in known]
+        if missing:
+            raise ValueError(f"get_jax_mesh: jax has no device {missing[0]}, it has {sorted(known)}")
+        names = self.axis_names or tuple(map(str, range(len(self.mesh_shape))))
+        devices = np.array([known[number] for number in self.numbers], dtype=object)
+        return jax.sharding.Mesh(devices.reshape(self.mesh_shape), names)
+
+    @classmethod
+    def from_str(cls, mesh_str: str) -> Mesh | None:
+        """The mesh that `str(mesh)` was of; None if it was of none."""
+        try:
+            found = ast.literal_eval(mesh_str)
+            return Mesh(found["device_ids"], found["mesh_shape"], found["axis_names"])
+        except (ValueError, SyntaxError, KeyError, TypeError):
+            return None
+
+    def __str__(self) -> str:
+        return str({"device_ids": self.numbers, "mesh_shape": self.mesh_shape, "axis_names": self.axis_names})
 
     def __repr__(self) -> str:
         return f"Mesh({self.numbers}, {self.mesh_shape}, {self.axis_names})"

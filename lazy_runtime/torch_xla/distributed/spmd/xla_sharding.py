@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ....common.skipped_by_dynamo import skip
+from ....compat.torch import tree_flatten, tree_unflatten
 from ... import runtime as xr
+from .linear import EinsumLinear, XLAPatchedLinear, apply_xla_patch_to_nn_linear, xla_patched_nn_linear_forward
+from .manual import disable_manual_sharding, enable_manual_sharding
 from .mesh import HybridMesh, Mesh, PartitionSpec, get_1d_mesh, get_global_mesh, set_global_mesh
+from .op_sharding import XlaShardingSpec
 from .sharding_type import ShardingType
 from .xla_sharded_tensor import XLAShardedTensor
 
@@ -19,22 +23,36 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 __all__ = [
+    "EinsumLinear",
     "HybridMesh",
     "MarkShardingFunction",
     "Mesh",
+    "PyTreeA",
+    "PyTreeB",
     "ShardingSpec",
     "ShardingType",
+    "XLAPatchedLinear",
+    "annotate_custom_sharding",
     "apply_backward_optimization_barrier",
+    "apply_xla_patch_to_nn_linear",
     "clear_sharding",
+    "disable_manual_sharding",
+    "enable_manual_sharding",
     "get_1d_mesh",
     "get_global_mesh",
     "mark_sharding",
     "mark_sharding_with_gradients",
     "set_global_mesh",
+    "shard_as",
     "unwrap_sharded_tensor",
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
+    "xla_patched_nn_linear_forward",
 ]
+
+#: Trees of tensors, for type checkers.
+PyTreeA = TypeVar("PyTreeA")
+PyTreeB = TypeVar("PyTreeB")
 
 
 @skip
@@ -60,7 +78,72 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
 
     tensor = unwrap_sharded_tensor(t)
     mark_sharding.mark(tensor, _sharding(tensor, mesh, partition_spec))
-    return wrap_as_sharded_tensor(t)
+    found = wrap_as_sharded_tensor(t)
+    found.mesh_shape, found.partition_spec = mesh.mesh_shape, tuple(partition_spec)
+    return found
+
+
+@skip
+def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+    """Has those who read a tensor from now on see it cut so, whatever it was marked with: a step in the program where
+    it changes its place. The mark stays, and what is written to the tensor lies as that says.
+
+    Args:
+        t, mesh, partition_spec: see `mark_sharding`.
+
+    Returns:
+        the tensor as `XLAShardedTensor`.
+
+    Raises:
+        ValueError, RuntimeError: see `mark_sharding`.
+    """
+    from ....dispatcher import mark_sharding
+
+    tensor = unwrap_sharded_tensor(t)
+    mark_sharding.annotate(tensor, _sharding(tensor, mesh, partition_spec))
+    found = XLAShardedTensor(tensor)
+    found.mesh_shape, found.partition_spec = mesh.mesh_shape, tuple(partition_spec)
+    return found
+
+
+def shard_as(a: PyTreeA, b: PyTreeB) -> tuple[PyTreeA, PyTreeB]:
+    """Has the tensors of two trees lie as each other, in whatever way (`jax.experimental.shard_alike`).
+
+    Args:
+        a, b: trees of one structure, of xla tensors and None.
+
+    Returns:
+        the trees, with tensors that do, if one of them is used.
+
+    Raises:
+        ValueError: the trees have different structures.
+    """
+    flat_a, structure_a = tree_flatten(a)
+    flat_b, structure_b = tree_flatten(b)
+    if structure_a != structure_b or any((x is None) != (y is None) for x, y in zip(flat_a, flat_b, strict=True)):
+        raise ValueError(f"shard_as: expected two trees of one structure, got {structure_a} and {structure_b}")
+    pairs = [(x, y) if x is None else _Alike.apply(x, y) for x, y in zip(flat_a, flat_b, strict=True)]
+    made_a: Any = tree_unflatten([pair[0] for pair in pairs], structure_a)  # type: ignore[index]
+    made_b: Any = tree_unflatten([pair[1] for pair in pairs], structure_b)  # type: ignore[index]
+    return made_a, made_b
+
+
+class _Alike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        from ....functions import jax_function
+
+        return tuple(jax_function.call(_alike, [x, y], "shard_alike", "shard_alike"))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients
+
+
+def _alike(x: Any, y: Any) -> Any:
+    from jax.experimental.shard_alike import shard_alike
+
+    return shard_alike(x, y)
 
 
 @skip
@@ -135,6 +218,12 @@ class ShardingSpec:
         if not self.minibatch or count == 1 or not t.dim():
             return None
         return (t.shape[0] * count, *t.shape[1:])
+
+    def xla_spec(self, t: torch.Tensor) -> XlaShardingSpec | None:
+        """How a tensor of the batch is to lie, in PyTorch/XLA's form; None if the spec is not for it."""
+        if not self.can_apply(t):
+            return None
+        return XlaShardingSpec(t, self.mesh.get_op_sharding(self.partition_spec), self.minibatch)
 
     def sharding(self, t: torch.Tensor, whole_shape: Sequence[int] | None = None) -> NamedSharding | None:
         """How a tensor of the batch is to lie; None if the spec is not for it.

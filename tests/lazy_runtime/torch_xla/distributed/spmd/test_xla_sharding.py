@@ -255,7 +255,7 @@ def what_cannot_be_is_said():
         xs.mark_sharding(x, xs.Mesh(range(6), (6,)), (0, None))
     with pytest.raises(ValueError, match="a mesh takes all devices, which are 4"):
         xs.mark_sharding(x, xs.Mesh(range(2), (2,)), (0, None))
-    with pytest.raises(ValueError, match=r"the mesh 2x2 of the devices \[0, 3, 1, 2\] cannot be used beside 2x2 of"):
+    with pytest.raises(ValueError, match=r"the mesh 2x2 of the devices \[0, 3, 1, 2\] cannot be used beside .*2x2 of"):
         xs.mark_sharding(x, xs.Mesh([0, 3, 1, 2], (2, 2)), (0, None))
     with pytest.raises(ValueError, match="expected a tensor on xla, got cpu"):
         xs.mark_sharding(torch.zeros(2), mesh(), ("data",))
