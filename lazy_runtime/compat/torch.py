@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # what type checkers are to know better than Any
     from torch.utils._pytree import tree_map as tree_map
     from torch.utils._pytree import tree_map_only as tree_map_only
     from torch.utils._pytree import tree_unflatten as tree_unflatten
+    from torch.utils._pytree import treespec_dumps as treespec_dumps
+    from torch.utils._pytree import treespec_loads as treespec_loads
 
 _OVERLOAD = "torch.ops:aten.add.Tensor"
 
@@ -73,6 +75,12 @@ DISPATCHER = (
         "torch.utils._pytree:tree_map",
         "torch.utils._pytree:tree_map_only",
         "torch.utils._pytree:tree_unflatten",
+    ),
+    *group(
+        "a program that is saved says how its arguments and results are nested",
+        "`torch_xla.stablehlo`",
+        "torch.utils._pytree:treespec_dumps",
+        "torch.utils._pytree:treespec_loads",
     ),
     Row("torch:_register_device_module", "`torch.xla` is a module", "`torch.xla`"),
     Row(

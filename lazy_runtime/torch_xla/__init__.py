@@ -22,7 +22,7 @@ __all__ = [
     "sync",
 ]
 
-__getattr__ = submodules(
+_submodule = submodules(
     __name__,
     "_XLAC",
     "_internal",
@@ -33,6 +33,13 @@ __getattr__ = submodules(
     "distributed",
     "experimental",
     "runtime",
+    "stablehlo",
     "test",
     "utils",
 )
+
+
+def __getattr__(name: str) -> object:
+    if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
+        return getattr(_submodule("stablehlo"), name)
+    return _submodule(name)
