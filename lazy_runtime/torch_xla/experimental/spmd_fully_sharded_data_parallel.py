@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..distributed.fsdp.wrap import ask
 from ..distributed.spmd import Mesh, get_global_mesh, mark_sharding, mark_sharding_with_gradients, unwrap_sharded_tensor
 
 Policy = Callable[..., bool]
@@ -27,7 +28,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         shard_output: `(output, mesh)`, which shards what the module gives, in place. By default the first dimension of
             a tensor, or of the first one of a tuple, is cut along "fsdp", where it can be.
         auto_wrap_policy: `policy(module, recurse, nonwrapped_numel)`, of modules within: to be looked into, or wrapped
-            themselves; those of `torch.distributed.fsdp.wrap` do.
+            themselves; those of `torch.distributed.fsdp.wrap` and of `distributed.fsdp.wrap` do.
         auto_wrapper_callable: what wraps them; by default this class with the same arguments.
         extra_data_axis: another axis of the mesh among whose devices the batch is divided too: the parameters have
             copies along it, and outputs are cut along both.
@@ -57,9 +58,10 @@ class SpmdFullyShardedDataParallel(nn.Module):
         mesh = get_global_mesh() if mesh is None else mesh
         if mesh is None:
             raise ValueError("Cannot find a mesh: pass mesh=..., or call spmd.set_global_mesh(mesh)")
-        for axis in ("fsdp", extra_data_axis):
-            if axis is not None and axis not in (mesh.axis_names or ()):
-                raise ValueError(f"The mesh must have an axis named {axis!r}, its axes are {mesh.axis_names}")
+        if "fsdp" not in (mesh.axis_names or ()):
+            raise ValueError(f"The mesh must have an axis named 'fsdp', its axes are {mesh.axis_names}")
+        if extra_data_axis is not None and extra_data_axis not in (mesh.axis_names or ()):
+            raise ValueError(f"The provided {extra_data_axis} axis is not in the mesh. Its axes are {mesh.axis_names}")
         super().__init__()
         if auto_wrap_policy is not None:
             wrap = auto_wrapper_callable or type(self)
@@ -143,11 +145,11 @@ def _wrap_children(module: nn.Module, policy: Policy, wrap: Callable[[nn.Module]
         if isinstance(child, SpmdFullyShardedDataParallel):
             continue
         total = sum(parameter.numel() for parameter in child.parameters())
-        if not policy(module=child, recurse=True, nonwrapped_numel=total):
+        if not ask(policy, child, True, total):
             continue
         inside = _wrap_children(child, policy, wrap)
         wrapped += inside
-        if policy(module=child, recurse=False, nonwrapped_numel=total - inside):
+        if ask(policy, child, False, total - inside):
             setattr(module, name, wrap(child))
             wrapped += total - inside
     return wrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = [
 ]
 
 #: `policy(module=..., recurse=..., unwrapped_params=...)`: with `recurse` whether to look into the module, else whether
-#: to wrap it. `unwrapped_params` are elements of parameters that no module within has taken.
+#: to wrap it. `unwrapped_params` (torch's: `nonwrapped_numel`) are elements of parameters that no module within has.
 Policy = Callable[..., bool]
 
 #: Where a module has options of its own for what wraps it.
@@ -25,6 +26,17 @@ _OVERRIDES = "_wrap_overrides"
 #: What `size_based_auto_wrap_policy` does not look into, and what it does not wrap, by default.
 _LEAVES: tuple[type[nn.Module], ...] = (nn.MultiheadAttention,)
 _NOT_WRAPPED: tuple[type[nn.Module], ...] = (nn.ModuleList, nn.ModuleDict)
+
+
+def ask(policy: Policy, module: nn.Module, recurse: bool, count: int) -> bool:
+    """Asks a policy of this module or of `torch.distributed.fsdp.wrap`, which calls the count by another name.
+
+    Args:
+        count: elements of parameters that are not wrapped yet.
+    """
+    names = inspect.signature(policy).parameters
+    name = "nonwrapped_numel" if "nonwrapped_numel" in names else "unwrapped_params"
+    return policy(module=module, recurse=recurse, **{name: count})
 
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
@@ -94,7 +106,7 @@ def recursive_wrap(
         raise ValueError(f"recursive_wrap: a module within {type(module).__name__} is a {wrapper_cls.__name__} already")
     ignored = {id(each) for each in ignored_params}
     total = sum(each.numel() for each in module.parameters() if id(each) not in ignored)
-    if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=total):
+    if not ask(auto_wrap_policy, module, True, total):
         return module, 0
     wrapped = 0
     for name, child in list(module.named_children()):
@@ -103,6 +115,6 @@ def recursive_wrap(
         made, count = recursive_wrap(child, auto_wrap_policy, wrapper_cls, ignored_modules, ignored_params, **kwargs)
         setattr(module, name, made)
         wrapped += count
-    if only_wrap_children or not auto_wrap_policy(module=module, recurse=False, unwrapped_params=total - wrapped):
+    if only_wrap_children or not ask(auto_wrap_policy, module, False, total - wrapped):
         return module, wrapped
     return wrapper_cls(module, **{**kwargs, **module.__dict__.get(_OVERRIDES, {})}), total

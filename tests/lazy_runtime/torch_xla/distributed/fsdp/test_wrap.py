@@ -39,6 +39,13 @@ def test_policies():
     assert chosen(wrap.always_wrap_policy, only_wrap_children=True)[0][0] == "Linear"
 
 
+def test_torchs_policies():
+    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.ModuleList})
+    assert chosen(policy) == (["ModuleList"], 40)
+
+
 def test_overrides_and_what_is_ignored():
     given = model()
     given[0]._wrap_overrides = {"mark": "own"}

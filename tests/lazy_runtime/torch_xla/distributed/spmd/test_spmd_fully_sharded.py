@@ -66,7 +66,7 @@ def parameters_in_parts() -> None:
     assert FSDP(nn.Linear(8, 8))(x[:3].to("xla")).shape == (3, 8)  # which two cannot share
     with pytest.raises(ValueError, match=r"axis named 'fsdp', its axes are \('x',\)"):
         FSDP(Net(), mesh=xs.get_1d_mesh("x"))
-    with pytest.raises(ValueError, match="axis named 'rows'"):
+    with pytest.raises(ValueError, match="The provided rows axis is not in the mesh"):
         FSDP(Net(), extra_data_axis="rows")
     with pytest.raises(RuntimeError, match="ModuleList has no forward"):
         FSDP(nn.ModuleList([Net()]))
