@@ -42,4 +42,6 @@ _submodule = submodules(
 def __getattr__(name: str) -> object:
     if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
         return getattr(_submodule("stablehlo"), name)
+    if name == "xm":
+        return getattr(_submodule("core"), "xla_model")  # noqa: B009  found on demand
     return _submodule(name)

@@ -15,7 +15,10 @@ from .scan import scan
 __all__ = ["GRU"]
 
 
-class GRU(nn.GRU):
+_Torchs = nn.GRU
+
+
+class GRU(_Torchs):
     """`torch.nn.GRU` of one direction, with the same parameters, formulas, inputs and outputs, by `scan`.
 
     With `bidirectional=True` the class gives a `torch.nn.GRU`, and warns.
@@ -30,7 +33,7 @@ class GRU(nn.GRU):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("bidirectional", False):
             warnings.warn("GRU by scan has one direction: this is a torch.nn.GRU", stacklevel=2)
-            return nn.GRU(*args, **kwargs)
+            return _Torchs(*args, **kwargs)
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -72,7 +75,7 @@ class GRU(nn.GRU):
         output, last = input, []
         assert hx is not None
         for layer in range(self.num_layers):
-            output, hidden = self._layer(layer, output, hx[layer])
+            output, hidden = _layer(self, layer, output, hx[layer])
             last.append(hidden)
             if layer < self.num_layers - 1 and self.dropout:
                 output = functional.dropout(output, self.dropout, self.training)
@@ -81,12 +84,13 @@ class GRU(nn.GRU):
             return output.squeeze(1), hidden.squeeze(1)
         return (output.transpose(0, 1) if self.batch_first else output), hidden
 
-    def _layer(self, layer: int, input: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if self.bias else ("weight_ih", "weight_hh")
-        # gradients go to what is carried, not to what a function holds
-        weights = {name: getattr(self, f"{name}_l{layer}") for name in names}
-        carry, output = scan(_step, {"hidden": hidden, **weights}, input, is_fn_pure=True)
-        return output, carry["hidden"]
+
+def _layer(gru: GRU, layer: int, input: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if gru.bias else ("weight_ih", "weight_hh")
+    # gradients go to what is carried, not to what a function holds
+    weights = {name: getattr(gru, f"{name}_l{layer}") for name in names}
+    carry, output = scan(_step, {"hidden": hidden, **weights}, input, is_fn_pure=True)
+    return output, carry["hidden"]
 
 
 def _step(carry: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
