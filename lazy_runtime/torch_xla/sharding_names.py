@@ -16,6 +16,7 @@ __all__ = [
     "OpSharding",
     "_get_xla_op_sharding",
     "_get_xla_sharding_specs",
+    "_global_tensor_from_cpu_shards",
     "_spmd_full_to_shard_shape",
     "_spmd_shard_to_full_shape",
     "_xla_annotate_custom_sharding",
@@ -89,6 +90,45 @@ def _spmd_shard_to_full_shape(
     if tuple(found.shape) != tuple(full_shape):
         raise RuntimeError(f"the parts make a tensor of shape {list(found.shape)}, not {list(full_shape)}")
     return found.to(dtype)
+
+
+def _global_tensor_from_cpu_shards(
+    shards: Sequence[torch.Tensor], op_sharding: OpSharding, global_shape: Sequence[int] | None = None
+) -> torch.Tensor:
+    """An xla tensor of parts, one for each device of this process.
+
+    Args:
+        shards: CPU tensors of one shape, in the devices' order.
+        op_sharding: how they lie together.
+        global_shape: of the tensor; what the parts make, by default.
+
+    Raises:
+        RuntimeError: there are more or fewer parts, or they do not make such a tensor.
+    """
+    from ..dispatcher import mark_sharding
+    from .distributed.spmd.xla_shard import XLAShard
+    from .distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+    dims, first = shards[0].dim(), shards[0]
+    counts = op_sharding.tiles.shape[:dims] if op_sharding.type.name != "REPLICATED" else (1,) * dims
+    shape = tuple(size * count for size, count in zip(first.shape, counts, strict=True))
+    if global_shape is not None and tuple(global_shape) != shape:
+        raise RuntimeError(
+            f"parts of shape {list(first.shape)} make a tensor of shape {list(shape)}, not {list(global_shape)}"
+        )
+    found = torch.zeros(shape, dtype=first.dtype, device="xla")
+    mark_sharding.mark(found, _resolved(found, op_sharding))
+    whole = XLAShardedTensor(found)
+    known = whole.local_shards
+    if len(shards) != len(known):
+        raise RuntimeError(f"expected a part for each of {len(known)} devices, got {len(shards)}")
+    whole.load_local_shards_(
+        [
+            XLAShard(given, each.indices, each.shard_device, each.replica_id)
+            for given, each in zip(shards, known, strict=True)
+        ]
+    )
+    return found
 
 
 def _operands(op_sharding: OpSharding, dims: int) -> tuple[list[int], list[int], list[int]]:

@@ -1,7 +1,8 @@
 """PyTorch/XLA's `distributed.spmd`: tensors sharded over the devices of a process, and programs that XLA partitions."""
 
 from ....common.on_demand import submodules
-from . import debugging
+from . import debugging, dynamo_mark_sharding
+from .manual import _mark_manual_sharding
 from .mesh import HybridMesh, Mesh, get_1d_mesh, get_global_mesh, set_global_mesh
 from .xla_sharded_tensor import XLAShard, XLAShardedTensor
 from .xla_sharding import (
@@ -35,12 +36,14 @@ __all__ = [
     "XLAPatchedLinear",
     "XLAShard",
     "XLAShardedTensor",
+    "_mark_manual_sharding",
     "annotate_custom_sharding",
     "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
     "clear_sharding",
     "debugging",
     "disable_manual_sharding",
+    "dynamo_mark_sharding",
     "enable_manual_sharding",
     "get_1d_mesh",
     "get_global_mesh",

@@ -80,6 +80,11 @@ class _ToFull(torch.autograd.Function):
         return torch.ops.lazy_runtime.full_to_shard(gradients[0], *ctx.sharding), None, None, None
 
 
+def _mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
+    """The tensor as it is: what is computed of parts is computed by each device alone without being told."""
+    return XLAShardedTensor(_unwrapped(t))
+
+
 def _unwrapped(t: torch.Tensor) -> torch.Tensor:
     return t.global_tensor if isinstance(t, XLAShardedTensor) else t
 

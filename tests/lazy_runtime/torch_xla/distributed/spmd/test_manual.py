@@ -53,7 +53,8 @@ def by_the_names_of_the_module_in_cpp():
     part = _XLAC._spmd_full_to_shard_shape(x)
     assert part.shape == (4,)
     sharding = mesh().get_op_sharding(("model",))
-    whole = _XLAC._spmd_shard_to_full_shape(part + 1, sharding, (8,), torch.float32)
+    manual = xs._mark_manual_sharding(part + 1).global_tensor
+    whole = _XLAC._spmd_shard_to_full_shape(manual, sharding, (8,), torch.float32)
     assert whole.tolist() == [*range(1, 9)]
     with pytest.raises(RuntimeError, match=r"of shape \[8\], not \[7\]"):
         _XLAC._spmd_shard_to_full_shape(part, sharding, (7,), torch.float32)

@@ -69,6 +69,20 @@ def annotations():
     torch.testing.assert_close((x + 1).cpu(), plain + 1)
 
 
+def from_parts():
+    parts = [torch.full((2, 3), float(n)) for n in range(4)]
+    found = _XLAC._global_tensor_from_cpu_shards(parts, mesh().get_op_sharding((("data", "model"), None)))
+    torch.testing.assert_close(found.cpu(), torch.cat(parts))
+    assert _XLAC._get_xla_sharding_spec(found) == "{devices=[4,1]0,1,2,3}"
+    copies = _XLAC.OpSharding([], [], [], xs.ShardingType.REPLICATED)
+    found = _XLAC._global_tensor_from_cpu_shards(parts[:1] * 4, copies, (2, 3))
+    torch.testing.assert_close(found.cpu(), parts[0])
+    with pytest.raises(RuntimeError, match=r"make a tensor of shape \[2, 3\], not \[4, 3\]"):
+        _XLAC._global_tensor_from_cpu_shards(parts, copies, (4, 3))
+    with pytest.raises(RuntimeError, match="a part for each of 4 devices, got 2"):
+        _XLAC._global_tensor_from_cpu_shards(parts[:2], copies)
+
+
 def batches():
     spec = xs.ShardingSpec(mesh(), ("data", None))
     found = spec.xla_spec(torch.ones(4, 2))
@@ -78,6 +92,6 @@ def batches():
         assert torch.ones(2).sum().item() == 2
 
 
-@pytest.mark.parametrize("function", [tensors, annotations, batches])
+@pytest.mark.parametrize("function", [tensors, annotations, from_parts, batches])
 def test_shardings(spmd, function):
     spmd(function)
