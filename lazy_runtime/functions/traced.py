@@ -124,9 +124,9 @@ class TracedFunction:
         """
         operands = [*arguments, *captured]
         outer = checks.current_call()
-        with checks.Collector() as inner:
+        with checks.collecting() as inner:
             leaves = [operands[place] for place in self._leaves]
-            found = lower.evaluate(self.graph, leaves, (), ints, inner, number_of=lambda _: outer)
+            found = lower.evaluate(self.graph, leaves, (), ints, number_of=lambda _: outer)
             results = [found[number] if kind == "result" else operands[number] for kind, number in self._given]
             flag = inner.flag() if inner.checks else nothing_failed()
         self.checks = inner.checks
@@ -141,8 +141,8 @@ class TracedFunction:
         if self.graph.ints:
             raise NotImplementedError(f"{self.name} draws random numbers: pass them as an argument")
         operands = dict(zip(self.leaves, leaves, strict=True))
-        with checks.Collector() as inner:
-            found = lower.evaluate(self.graph, leaves, (), (), inner)
+        with checks.collecting():
+            found = lower.evaluate(self.graph, leaves, (), ())
         return logical([found[number] if kind == "result" else operands[number] for kind, number in self._given])
 
     @property

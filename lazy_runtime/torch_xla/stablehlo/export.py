@@ -14,9 +14,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ...compat.jaxlib import serialize_portable_artifact, stablehlo
 from ...compat.torch import OpOverload, tree_leaves, treespec_dumps
 from ...functions.traced import TracedFunction
-from ...ir import dtypes
+from ...ir import dtypes, lowering_context
 from ...ir.spec import TensorSpec
-from ...lowering import aten_bridge, checks
+from ...lowering import checks
 from ...platform import xla_devices
 from ...tensor import host_arrays
 from ..experimental.stablehlo_custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
@@ -182,7 +182,8 @@ def _lowered(traced: TracedFunction) -> tuple[bytes, str]:
     """The program in StableHLO's portable form, and as text."""
 
     def function(*leaves: Any) -> list[Any]:
-        with checks.Collector(), aten_bridge.lowering(True):  # XLA's own operators, not calls of torch's kernels
+        # XLA's own operators, not calls of torch's kernels
+        with checks.collecting(), lowering_context.changed(is_sharded=True):
             return list(traced.evaluate(leaves))
 
     structs = [spec.struct() for spec in traced.graph.leaves]

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from ....ir import dtypes
+from ....ir import dtypes, lowering_context
 from ....lowering import precision
 from ....ops import computation as operator
 from .rules import RULES
@@ -141,7 +141,7 @@ class Computation:
         """It as `lazy_runtime::computation` takes it."""
         key = platform, precision.level()
         if key not in self._traced:
-            with precision.at(key[1]):
+            with lowering_context.changed(precision=key[1]):
                 self._traced[key] = operator.trace(self.flat, self.flat_avals, platform, x64=True)
         return self._traced[key]
 
@@ -160,7 +160,7 @@ class Computation:
             return self.flat(*arrays)
 
         flat.__name__ = self.name  # what jax calls the module
-        with dtypes.x64(), precision.at(precision.level()):
+        with dtypes.x64(), lowering_context.changed(precision=precision.level()):
             return jax.jit(flat, keep_unused=True).lower(*self.flat_avals)
 
 
