@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -56,6 +56,42 @@ def set_replication(device: torch.device | str, devices: Sequence[torch.device |
     if others and str(found) not in others:
         raise ValueError(f"set_replication: expected a device of {', '.join(others)}, got {found}")
     xla_device(found.index)
+class DeviceContext:
+    """What belongs to a device.
+
+    Args:
+        device: the device, or its name.
+    """
+
+    def __init__(self, device: torch.device | str):
+        self.device = device
+
+
+class MemoryInfo(TypedDict):
+    """What `get_memory_info` gives, in bytes."""
+
+    bytes_used: int
+    bytes_limit: int
+    peak_bytes_used: int
+
+
+def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
+    """What stands behind the devices of the whole job that collectives go over: `CPU:0`, `CPU:1`, ...
+
+    Args:
+        local_devices: this process's devices, which are to be all that it has.
+
+    Raises:
+        RuntimeError: they are not all.
+    """
+    from .. import runtime, torch_xla
+
+    if local_devices and len(local_devices) != torch_xla.device_count():
+        raise RuntimeError(
+            f"xla_replication_devices: expected all {torch_xla.device_count()} devices of the process, got "
+            f"{[str(each) for each in local_devices]}"
+        )
+    return [each["name"] for each in runtime.global_runtime_device_attributes()]
 
 
 def get_memory_info(device: _Device = None) -> dict[str, int]:

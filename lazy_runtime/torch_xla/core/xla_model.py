@@ -16,6 +16,12 @@ from .. import runtime as xr
 from .. import torch_xla
 from ..utils import utils
 from .arena import ToXlaTensorArena, require_spmd, to_cpu, to_device
+from .bucketing import (
+    CoalescingBuckets,
+    all_gather_bucketized,
+    all_reduce_bucketized_gradients,
+    reduce_scatter_bucketized,
+)
 from .collectives import (
     REDUCE_AND,
     REDUCE_MAX,
@@ -33,7 +39,17 @@ from .collectives import (
     reduce_gradients,
     reduce_scatter,
 )
-from .devices import find, get_memory_info, set_replication, xla_device, xla_device_hw
+from .devices import (
+    DeviceContext,
+    MemoryInfo,
+    find,
+    get_memory_info,
+    set_replication,
+    xla_device,
+    xla_device_hw,
+    xla_replication_devices,
+)
+from .meetings import check_view_sharing, recv, send, xla_rendezvous
 from .random_states import fork_rng, get_rng_state, set_rng_state
 from .rate_tracker import RateTracker
 
@@ -46,15 +62,21 @@ __all__ = [
     "REDUCE_MUL",
     "REDUCE_OR",
     "REDUCE_SUM",
+    "CoalescingBuckets",
+    "DeviceContext",
+    "MemoryInfo",
     "RateTracker",
     "ToXlaTensorArena",
     "_fetch_gradients",
     "_maybe_convert_to_cpu",
     "add_step_closure",
     "all_gather",
+    "all_gather_bucketized",
     "all_reduce",
+    "all_reduce_bucketized_gradients",
     "all_to_all",
     "broadcast_master_param",
+    "check_view_sharing",
     "collective_broadcast",
     "collective_permute",
     "do_on_ordinals",
@@ -74,10 +96,13 @@ __all__ = [
     "optimization_barrier_",
     "optimizer_step",
     "parse_xla_device",
+    "recv",
     "reduce_gradients",
     "reduce_scatter",
+    "reduce_scatter_bucketized",
     "rendezvous",
     "save",
+    "send",
     "send_cpu_data_to_device",
     "set_replication",
     "set_rng_state",
@@ -87,6 +112,8 @@ __all__ = [
     "xla_device_hw",
     "xla_device_kind",
     "xla_real_devices",
+    "xla_rendezvous",
+    "xla_replication_devices",
     "xrt_world_size",
 ]
 

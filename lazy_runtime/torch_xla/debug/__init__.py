@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from ...common.on_demand import submodules
 
-__getattr__ = submodules(__name__, "graph_saver", "metrics", "metrics_saver", "profiler")
+__getattr__ = submodules(
+    __name__, "graph_saver", "metrics", "metrics_compare_utils", "metrics_saver", "model_comparator", "profiler"
+)

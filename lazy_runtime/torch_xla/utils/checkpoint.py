@@ -7,7 +7,7 @@ between them prevents that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,51 @@ from torch.utils.checkpoint import CheckpointFunction, detach_variable
 from torch.utils.checkpoint import checkpoint as _torchs
 
 from ...compat.torch import tree_flatten, tree_unflatten
+from ..core import random_states
 
-__all__ = ["CheckpointFunction", "checkpoint", "detach_variable"]
+__all__ = [
+    "CheckpointFunction",
+    "CheckpointStatus",
+    "checkpoint",
+    "chkpt_status",
+    "detach_variable",
+    "get_device_states",
+    "set_device_states",
+]
+
+
+class CheckpointStatus:
+    """What the calling thread does.
+
+    Attributes:
+        in_chkpt_bwd: a checkpoint's function is being computed again, for its backward pass.
+    """
+
+    def __init__(self) -> None:
+        self.in_chkpt_bwd = False
+
+
+#: See `CheckpointStatus`.
+chkpt_status = CheckpointStatus()
+
+
+def get_device_states(*args: Any) -> tuple[list[torch.device], list[Any]]:
+    """The devices of the tensors among the arguments, CPUs left out, and the states of their random numbers: a number
+    for an xla device, as `xm.get_rng_state` gives it, and a tensor for any other.
+    """
+    devices = list(dict.fromkeys(each.device for each in args if isinstance(each, torch.Tensor)))
+    devices = [each for each in devices if each.type != "cpu"]
+    return devices, [_states(each).get_rng_state(each) for each in devices]
+
+
+def set_device_states(devices: Sequence[torch.device], states: Sequence[Any]) -> None:
+    """Goes on from states of `get_device_states`."""
+    for device, state in zip(devices, states, strict=True):
+        _states(device).set_rng_state(state, device)
+
+
+def _states(device: torch.device) -> Any:
+    return random_states if device.type == "xla" else torch.get_device_module(device)
 
 
 class _Barrier(torch.autograd.Function):
@@ -46,10 +89,15 @@ def checkpoint(
 
     def with_barrier(*inputs: Any, **options: Any) -> Any:
         nonlocal computed
-        if computed:
-            inputs, options = _behind_barrier((inputs, options))
-        computed = True
-        return function(*inputs, **options)
+        if not computed:
+            computed = True
+            return function(*inputs, **options)
+        inputs, options = _behind_barrier((inputs, options))
+        outer, chkpt_status.in_chkpt_bwd = chkpt_status.in_chkpt_bwd, True
+        try:
+            return function(*inputs, **options)
+        finally:
+            chkpt_status.in_chkpt_bwd = outer
 
     return _torchs(with_barrier, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs)
 

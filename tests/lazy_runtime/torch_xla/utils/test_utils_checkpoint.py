@@ -8,7 +8,7 @@ import torch
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from lazy_runtime.torch_xla.utils.checkpoint import checkpoint
+from lazy_runtime.torch_xla.utils.checkpoint import checkpoint, chkpt_status, get_device_states, set_device_states
 
 
 def block(x, weight):
@@ -55,3 +55,26 @@ def test_dropout_is_the_same_again():
     y.sum().backward()
     assert torch.equal(y.detach(), x.grad)
     assert metrics.value("xla::optimization_barrier") == 0
+
+
+def test_the_second_computation_says_so():
+    seen = []
+
+    def function(x):
+        seen.append(chkpt_status.in_chkpt_bwd)
+        return x.sin()
+
+    x = torch.ones(2, device="xla", requires_grad=True)
+    checkpoint(function, x, use_reentrant=False).sum().backward()
+    assert seen == [False, True]
+    assert not chkpt_status.in_chkpt_bwd
+
+
+def test_states_of_devices():
+    x, y = torch.ones(2, device="xla"), torch.ones(2)
+    devices, states = get_device_states(x, y, 3, x)
+    assert devices == [x.device]
+    first = torch.rand(3, device="xla").cpu()
+    set_device_states(devices, states)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), first)
+    assert get_device_states(y) == ([], [])
