@@ -109,6 +109,7 @@ class Executable:
         ints: Sequence[int] = (),
         lines: Mapping[int, str] = _NO_LINES,
         counted: bool = False,
+        timed: bool = True,
     ) -> list[Any]:
         """Starts an execution on the leaves' buffers, in the graph's order; donated ones are gone afterwards. Whatever
         executes a program does it by this or by `start`.
@@ -117,6 +118,7 @@ class Executable:
             floats, ints: the scalars of the graph's calls in order.
             lines: call number → the user's line, for what is `located` at least.
             counted: the caller has counted this execution.
+            timed: it is a sample of `ExecuteTime`.
 
         Returns:
             The results' buffers, which may still be computed.
@@ -124,7 +126,7 @@ class Executable:
         Raises:
             checks.KernelError: a kernel has failed before control returned.
         """
-        results, execution = self.start(leaves, floats, ints, lines, counted)
+        results, execution = self.start(leaves, floats, ints, lines, counted, timed)
         if execution is not None:
             self.graph.device.started(execution)
         return results
@@ -136,6 +138,7 @@ class Executable:
         ints: Sequence[int],
         lines: Mapping[int, str],
         counted: bool = False,
+        timed: bool = True,
     ) -> tuple[list[Any], checks.Execution | None]:
         """Like a call, but the caller looks after the execution."""
         self.used = programs.now()
@@ -143,7 +146,7 @@ class Executable:
             tell(self.graph)
         if self._is_of_kernels:
             aten_bridge.release_workers()
-        began = time.perf_counter_ns()
+        began = time.perf_counter_ns() if timed else 0
         try:
             results = self._run(leaves, floats, ints, lines)
         except jax.errors.JaxRuntimeError as error:
@@ -282,7 +285,9 @@ def compile_graph(plan: CompilePlan) -> Executable:
         compiled = _compile(lowered, fusion_emitters.options(graph, lowered), dict(graph.options))
     capacity.refuse_program(graph, compiled)
     took = time.perf_counter_ns() - began
-    metrics.record("CompileTime", took)
+    metrics.count("CreateCompileHandles")
+    if not plan.is_eager:
+        metrics.record("CompileTime", took)
     metrics.record("InputOutputAliasCount", len(graph.donated), metrics.Unit.VALUE)
     if plan.place is not None:
         plan.place.store(lowered, compiled, physical, len(checked))

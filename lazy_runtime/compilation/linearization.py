@@ -11,7 +11,7 @@ from ..ir import scalar_deduplication
 from ..ir.graph import Call, Graph, Handle, Node, Value
 from ..ir.spec import TensorSpec
 from ..platform.xla_devices import Device
-from . import deferred_views
+from . import deferred_views, donors
 
 
 class Linearized(NamedTuple):
@@ -296,5 +296,10 @@ def _donated(leaves: Sequence[Value], specs: Sequence[TensorSpec], live: Sequenc
 
 
 def _is_dead(value: Value) -> bool:
-    """Whether nobody outside of the graph can read it, and its buffer is as others are."""
-    return not value.pinned and not value.channels_last and (value.owner is None or value.owner() is None)
+    """Whether nobody outside of the graph can read it, or its user has given it away, and its buffer is as others
+    are.
+    """
+    if value.pinned or value.channels_last:
+        return False
+    is_dead = value.owner is None or value.owner() is None
+    return donors.thread.takes_dead if is_dead else donors.is_given(value)

@@ -20,18 +20,24 @@ class CompilePlan:
         keep_layout: numbers of the results that may be left channels last, None for all; the others have torch's order.
         scopes: for each call of the graph, what its instructions are named after in HLO's metadata; empty for nothing
             (`XLA_HLO_DEBUG`).
+        is_eager: it is a single operator of eager mode, whose times have metrics of their own.
     """
 
     def __init__(
-        self, graph: Graph, keep_layout: frozenset[int] | None = frozenset(), scopes: Sequence[str] = ()
+        self,
+        graph: Graph,
+        keep_layout: frozenset[int] | None = frozenset(),
+        scopes: Sequence[str] = (),
+        is_eager: bool = False,
     ) -> None:
         self.graph = graph
         self.keep_layout = keep_layout
         self.scopes = scopes
+        self.is_eager = is_eager
 
     def of(self, graph: Graph) -> CompilePlan:
         """The plan of another graph with the same calls."""
-        return CompilePlan(graph, self.keep_layout, self.scopes)
+        return CompilePlan(graph, self.keep_layout, self.scopes, self.is_eager)
 
     @functools.cached_property
     def flat(self) -> Flat:

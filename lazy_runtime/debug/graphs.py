@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..common import source_locations
+from ..ir import dtypes
 from ..ir.graph import Graph, Nested, Node
 from ..ir.spec import TensorSpec
 from .arguments import PRECISION, parts, shown
@@ -32,6 +34,59 @@ def dot(tensors: Sequence[torch.Tensor]) -> str:
 def hlo(tensors: Sequence[torch.Tensor]) -> str:
     """The same as XLA's HLO text, before XLA's optimizations."""
     return render(of_tensors(tensors), "hlo")
+
+
+def hlo_proto(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The same as a serialized `HloModuleProto`."""
+    return hlo_proto_of(of_tensors(tensors))
+
+
+def hlo_of(numbered: Numbered, name: str = "") -> str:
+    """A graph as HLO text.
+
+    Args:
+        name: of the module.
+    """
+    with named(name):
+        return _hlo(numbered)
+
+
+def hlo_proto_of(numbered: Numbered, name: str = "") -> bytes:
+    """A graph as a serialized `HloModuleProto`.
+
+    Args:
+        name: of the module.
+    """
+    with named(name):
+        module: Any = _lowered(numbered).compiler_ir("hlo")
+    return module.as_serialized_hlo_module_proto()
+
+
+@contextlib.contextmanager
+def named(name: str) -> Iterator[None]:
+    """What is lowered within the block is called so."""
+    from ..compilation import lower
+
+    outer, lower.thread.name = lower.thread.name, name or lower.thread.name
+    try:
+        yield
+    finally:
+        lower.thread.name = outer
+
+
+def summary(node: Node) -> str:
+    """One operator, with where it is in the program and its results' shapes, as PyTorch/XLA's errors have it."""
+    shapes = [_shape(spec) for spec in node.call.outputs if spec is not None]
+    shape = shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+    name = node.call.name.partition(".")[0]
+    return f"[{getattr(node, 'scope', '')}] {name}, xla_shape={shape}, dynamic_dims: ()"
+
+
+def signature(node: Node) -> str:
+    """One operator, with its results and the values of its arguments."""
+    shapes = [_shape(spec) for spec in node.call.outputs if spec is not None]
+    shape = shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+    return ", ".join([f"{shape} {node.call.name}", *_attributes(node), *_location(node)])
 
 
 def stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
@@ -208,7 +263,9 @@ def _device(spec: TensorSpec) -> str:
 
 def _shape(spec: TensorSpec) -> str:
     """`f32[2,3]{1,0}`, as XLA writes a shape and its order of dimensions, which is always torch's."""
-    name = str(spec.dtype).removeprefix("torch.")
+    # what the device stores, which may have fewer bits
+    narrowed = dtypes.NARROWED.get(spec.dtype) if spec.device.narrows else None
+    name = str(spec.dtype if narrowed is None else dtypes.to_torch(narrowed)).removeprefix("torch.")
     for torch_name, xla_name in _XLA_NAMES.items():
         if name.startswith(torch_name):
             name = name.replace(torch_name, xla_name, 1)

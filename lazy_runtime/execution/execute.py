@@ -38,6 +38,15 @@ _REPORTS = output.level() > 0
 #: where a graph must stay whole.
 before_cut: Callable[[str], None] | None = None
 
+#: Whether programs may be executed. While they may not, what is pending stays so, and whoever asks for it is told.
+is_allowed = True
+
+#: Whether a compiled function executes what its arguments wait for, and else raises.
+takes_pending_inputs = True
+
+#: Options of the XLA compiler for all programs of the device that have none of their own.
+options: dict[str, Any] = {}
+
 #: Called before what is pending is executed: messages to other ranks that nobody waited for are recorded then
 #: (`torch_xla/distributed/point_to_point.py`).
 before_run: Callable[[], None] | None = None
@@ -56,6 +65,10 @@ def warn_of_length(device: Device) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+class NotAllowedError(RuntimeError):
+    """Something is to be executed while nothing may be (`is_allowed`)."""
 
 
 class _Thread(threading.local):
@@ -95,6 +108,12 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
     if before_run is not None:
         before_run()
     asked = time.perf_counter_ns()
+    if not is_allowed and device.pending:
+        raise NotAllowedError(
+            "Unexpected execution happens inside the compiled function, exiting: "
+            f"{len(device.pending)} operators are pending on {device.torch_device}, and nothing may be executed now "
+            "(_XLAC._set_allow_execution)"
+        )
     with device.lock:
         if device.pending and not eager:
             now = time.perf_counter_ns()
@@ -245,7 +264,8 @@ def _is_open(node: Node) -> bool:
 
 
 def _run(device: Device, pending: Sequence[Node]) -> None:
-    numbered = linearization.linearize(device, pending, True, thread.options, others=device.pending)
+    chosen = tuple(sorted({**options, **dict(thread.options)}.items())) if options else thread.options
+    numbered = linearization.linearize(device, pending, True, chosen, others=device.pending)
     graph, leaves, live, nodes = numbered
     if not nodes:
         return
@@ -255,7 +275,9 @@ def _run(device: Device, pending: Sequence[Node]) -> None:
     keep_layout: frozenset[int] | None = None
     if device.grid is not None:
         graph, keep_layout = sharding.place(graph, leaves, live), frozenset()  # shardings are of torch's dimensions
-    plan = CompilePlan(graph, keep_layout, graphs.scopes(nodes)) if _NAMES_LINES else None
+    plan = None
+    if eager or _NAMES_LINES:
+        plan = CompilePlan(graph, keep_layout, graphs.scopes(nodes) if _NAMES_LINES else (), eager)
     executable = compiler.executable(graph, keep_layout, plan=plan)
     floats = scalar_deduplication.values(nodes, executable.graph)
     new = executable.is_new
@@ -288,7 +310,7 @@ def _start(
     """The buffers of a program's results, which may still be computed."""
     users = {number: nodes[number].line for number in executable.located}
     try:
-        return executable([value.array for value in leaves], floats, ints, users)  # type: ignore[misc]
+        return executable([value.array for value in leaves], floats, ints, users, timed=not eager)  # type: ignore[misc]
     except checks.KernelError as error:
         raise _KernelError(nodes[error.call], error.meaning) from None
     except jax.errors.JaxRuntimeError:

@@ -142,7 +142,7 @@ class Execution(NamedTuple):
         graph: the program.
         lines: call number → the user's line.
         fallible: something in it is known to be able to fail.
-        began: when it was started, by `time.perf_counter_ns`.
+        began: when it was started, by `time.perf_counter_ns`; 0 for what is no sample of `ExecuteTime`.
     """
 
     marker: jax.Array
