@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ from typing import Any
 import torch
 
 from ..common import causes
-from ..compilation import linearization, lower
+from ..compilation import lower
 from ..execution import execute, mark_step
-from ..ir.graph import Graph
-from ..platform import xla_devices
+from .graph_limit import GraphLimit
 from .traced import Traced
 
 causes.register(__file__, "torch_xla.compile", "_execute")
@@ -69,7 +69,7 @@ class Region:
         self.full_graph = full_graph
         self.max_graphs = max_graphs
         self.options = options
-        self.graphs: set[tuple[Graph, ...]] = set()
+        self.limit = None if max_graphs is None else GraphLimit(max_graphs)
         self.traced: Traced | None = None
 
     @property
@@ -97,6 +97,10 @@ class Region:
             self._check_count()
             _thread.region = None
             self._execute()  # not in eager mode yet, which waits for a program that may fail
+        except Exception as error:
+            _thread.region = None
+            self._execute_after(error)
+            raise
         finally:
             _thread.region = None
             execute.thread.options = ()
@@ -115,21 +119,17 @@ class Region:
     def _execute(self) -> None:
         mark_step.mark_step()
 
+    def _execute_after(self, error: Exception) -> None:
+        """Ends the step of a block that has raised, so that what it had recorded is no part of the next program."""
+        try:
+            mark_step.mark_step()
+        except Exception as other:
+            if other is not error:
+                error.add_note(f"and then, in what had been recorded: {type(other).__name__}: {other}")
+
     def _check_count(self) -> None:
-        if self.max_graphs is None:
-            return
-        graphs = []
-        for device in xla_devices.devices():
-            with device.lock:
-                graphs.append(linearization.linearize(device, device.pending, donate=False).graph)
-        self.graphs.add(tuple(graphs))
-        if len(self.graphs) > self.max_graphs:
-            self.graphs.discard(tuple(graphs))
-            raise RuntimeError(
-                f"{self.name} has given {self.max_graphs + 1} different graphs and may give {self.max_graphs} "
-                "(max_different_graphs): pad its inputs to fewer different shapes, keep Python values that change out "
-                "of its control flow, or raise the limit"
-            )
+        if self.limit is not None:
+            self.limit.check(self.name)
 
 
 def _enter() -> None:
@@ -162,6 +162,7 @@ def _refuse_cut(what: str) -> None:
     region = _thread.region
     if region is not None and region.full_graph:
         raise RuntimeError(
+            "Unexpected execution happens inside the compiled function, exiting: "
             f"{region.name} is compiled with full_graph=True and {what} at {_user_line()}, which would cut its graph "
             "in two: move that out of the function, or drop full_graph"
         )
@@ -191,7 +192,23 @@ def compile(
     if f is None:
         return _Pending(Region(name or "", full_graph, max_different_graphs, options))
     called = name or getattr(f, "__name__", type(f).__name__)
-    return _wrap(f, Region(called, full_graph, max_different_graphs, options))
+    region = Region(called, full_graph, max_different_graphs, options)
+    if max_different_graphs is not None:
+        region.limit = _limit_of(f, max_different_graphs)
+    return _wrap(f, region)
+
+
+#: How many graphs each function may give, however often it is compiled anew.
+_limits: weakref.WeakKeyDictionary[Callable[..., Any], GraphLimit] = weakref.WeakKeyDictionary()
+
+
+def _limit_of(f: Callable[..., Any], most: int) -> GraphLimit:
+    try:
+        found = _limits.setdefault(f, GraphLimit(most))
+    except TypeError:  # nothing can refer to it weakly, or hash it
+        return GraphLimit(most)
+    found.most = most
+    return found
 
 
 def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:
