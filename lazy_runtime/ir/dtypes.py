@@ -67,8 +67,11 @@ def narrowed() -> dict[torch.dtype, np.dtype]:
         found[torch.float32] = np.dtype(jnp.bfloat16)
     if environment.value("XLA_DOWNCAST_BF16"):
         found[torch.float64] = np.dtype(np.float32)
+    if environment.value("XLA_USE_BF16"):
+        found[torch.float64] = np.dtype(jnp.bfloat16)
     if environment.value("XLA_USE_32BIT_LONG"):
         found[torch.int64] = np.dtype(np.int32)
+        found[torch.uint64] = np.dtype(np.uint32)
     return found
 
 

@@ -135,7 +135,9 @@ _EFFECTS = {
         assert x.dtype == y.dtype == torch.float32
         assert str(array(x).dtype) == str(array(y).dtype) == "bfloat16"
         assert x.cpu().dtype == torch.float32 and x.cpu()[0] == 1.0
-        assert str(array(torch.rand(2, dtype=torch.float64).to("xla")).dtype) == "float64"
+        double = torch.tensor([1.001], dtype=torch.float64).to("xla")
+        assert str(array(double).dtype) == "bfloat16" and double.cpu().dtype == torch.float64 and double.cpu()[0] == 1.0
+        assert "bf16[1]{0} xla::device_data" in lazy_runtime.torch_xla._XLAC._get_xla_tensors_text([double + 1])
         assert torch.linalg.inv(torch.eye(3).to("xla")).cpu().equal(torch.eye(3))  # LAPACK has no such type
         plain = torch.tensor([1.001])  # the memory of plain tensors is what it is
         assert torch.compile(lambda x: x + 0, backend="openxla")(plain).equal(plain)
@@ -160,6 +162,8 @@ _EFFECTS = {
         x = torch.tensor([2**31 + 5, 7]).to("xla")
         assert x.dtype == torch.int64 and str(array(x).dtype) == "int32"
         assert x.cpu().tolist() == [5 - 2**31, 7]
+        unsigned = torch.tensor([2**32 + 5], dtype=torch.uint64).to("xla")
+        assert str(array(unsigned).dtype) == "uint32" and unsigned.cpu().dtype == torch.uint64
         assert (x // 2).cpu()[1] == 3 and torch.rand(9, device="xla").argmax().dtype == torch.int64
         pooled, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4).to("xla"), 2, return_indices=True)
         assert torch.nn.functional.max_unpool2d(pooled, places, 2).sum().item() == pooled.sum().item()
