@@ -41,7 +41,7 @@ def hlo_proto(tensors: Sequence[torch.Tensor]) -> bytes:
     return hlo_proto_of(of_tensors(tensors))
 
 
-def hlo_of(numbered: Numbered, name: str = "") -> str:
+def hlo_of(numbered: Linearized, name: str = "") -> str:
     """A graph as HLO text.
 
     Args:
@@ -51,7 +51,7 @@ def hlo_of(numbered: Numbered, name: str = "") -> str:
         return _hlo(numbered)
 
 
-def hlo_proto_of(numbered: Numbered, name: str = "") -> bytes:
+def hlo_proto_of(numbered: Linearized, name: str = "") -> bytes:
     """A graph as a serialized `HloModuleProto`.
 
     Args:

@@ -299,6 +299,10 @@ def all_physical_devices() -> list[jax.Device]:  # pyright: ignore[reportInvalid
     return sorted(physical_devices()[0].client.devices(), key=lambda device: device.id)
 
 
+class NoDeviceError(RuntimeError, IndexError):
+    """There is no xla device of an index."""
+
+
 def devices() -> tuple[Device, ...]:
     """Every xla device of this process, `xla:0` first."""
     start()
@@ -316,7 +320,8 @@ def get(torch_device: torch.device | str | int | None = None) -> Device:
     """The device behind `xla`, `xla:N` or N; without an index, the current one.
 
     Raises:
-        RuntimeError: there is no such device.
+        NoDeviceError: there is no such device.
+        RuntimeError: it is no xla device.
     """
     found = devices()
     if torch_device is None:
@@ -332,7 +337,7 @@ def get(torch_device: torch.device | str | int | None = None) -> Device:
         index = native.guard().xla_guard_current_device()
     if not 0 <= index < len(found):
         names = "xla:0" if len(found) == 1 else f"xla:0 to xla:{len(found) - 1}"
-        raise RuntimeError(
+        raise NoDeviceError(
             f"xla:{index} does not exist: this process has {len(found)} xla device{'s' * (len(found) > 1)} ({names})"
             + (", which stands for all (use_spmd)" if _spmd else "")
             + (", CPU_NUM_DEVICES=N asks for N of them" if found[0].platform == "cpu" and not _spmd else "")

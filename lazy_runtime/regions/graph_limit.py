@@ -38,7 +38,7 @@ class GraphLimit:
         found, operators = [], []
         for device in xla_devices.devices():
             with device.lock:
-                numbered = linearization.number(device, device.pending, donate=False)
+                numbered = linearization.linearize(device, device.pending, donate=False)
             found.append(numbered.graph)
             operators += [graphs.summary(node) for node in numbered.nodes]
         key = tuple(found)

@@ -15,14 +15,21 @@ if TYPE_CHECKING:
     from ..processes.process_job import Place
 
 
-def device_type() -> str:
-    """The kind of the devices: `CPU`, `CUDA`, `TPU`, ... The question is no use of xla.
+def device_type() -> str | None:
+    """The kind of the devices: `CPU`, `CUDA`, `TPU`, ... It is found out without a use of xla, so that a process can
+    still fork: what `PJRT_DEVICE` says, else the kind of the devices that are up, else what jax will choose.
 
-    Raises:
-        RuntimeError: there are no devices of the platform that `PJRT_DEVICE` chooses.
+    Returns:
+        None where `PJRT_DEVICE` is not set and `PJRT_SELECT_DEFAULT_DEVICE` is 0.
     """
+    from ..common import environment
     from ..platform import discovery
 
+    chosen = os.environ.get("PJRT_DEVICE", "").upper()
+    if chosen:
+        return {"GPU": "CUDA"}.get(chosen, chosen)
+    if not environment.value("PJRT_SELECT_DEFAULT_DEVICE"):
+        return None
     return discovery.kind_and_count()[0]
 
 
@@ -32,13 +39,15 @@ def set_device_type(pjrt_device: str) -> None:
     Raises:
         RuntimeError: the devices are up, on another platform.
     """
-    from ..platform import xla_devices
+    from ..platform import hardware, xla_devices
 
-    if xla_devices._started and pjrt_device.upper() != device_type():
-        raise RuntimeError(
-            f"set_device_type({pjrt_device!r}): the devices are up on {device_type()}; call it before the first use of "
-            "xla, or set PJRT_DEVICE"
-        )
+    if xla_devices.is_started():
+        kind = hardware.kind(xla_devices.devices()[0])
+        if pjrt_device.upper() not in (kind, "GPU" if kind in ("CUDA", "ROCM") else kind):
+            raise RuntimeError(
+                f"set_device_type({pjrt_device!r}): the devices are up on {kind}; call it before the first use of xla, "
+                "or set PJRT_DEVICE"
+            )
     os.environ["PJRT_DEVICE"] = pjrt_device
 
 
@@ -194,6 +203,18 @@ def use_spmd(auto: bool = False) -> None:
                 stacklevel=2,
             )
     xla_devices.use_spmd()
+
+
+def get_master_ip() -> str:
+    """The address of the host that the processes of the job meet at: `MASTER_ADDR`, and `localhost` for one alone.
+
+    Raises:
+        RuntimeError: there are several processes, and `MASTER_ADDR` is not set.
+    """
+    address = os.environ.get("MASTER_ADDR")
+    if address is None and process_count() > 1:
+        raise RuntimeError("get_master_ip: set MASTER_ADDR to the address of the first process's host")
+    return address or "localhost"
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:

@@ -66,3 +66,34 @@ def test_initialize_cache(monkeypatch):
     monkeypatch.setattr(disk_cache, "initialize", lambda *arguments: given.append(arguments))
     xr.initialize_cache("/somewhere", readonly=True)
     assert given == [("/somewhere", True)]
+
+
+def test_the_kind_of_the_devices_is_known_before_xla_is_used(fresh_process):
+    printed = fresh_process(
+        """
+        import os
+        from lazy_runtime.platform import xla_devices
+        from lazy_runtime.torch_xla import runtime as xr
+        print(xr.device_type())
+        os.environ["PJRT_DEVICE"] = "cpu"
+        print(xr.device_type())
+        del os.environ["PJRT_DEVICE"]
+        os.environ["PJRT_SELECT_DEFAULT_DEVICE"] = "0"
+        print(xr.device_type(), xla_devices.is_started())
+        """,
+        PJRT_DEVICE="TPU",
+    )
+    assert printed.splitlines() == ["TPU", "CPU", "None False"]
+
+
+def test_where_the_processes_meet(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert xr.get_master_ip() == "localhost"
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    assert xr.get_master_ip() == "10.0.0.1"
+
+
+def test_a_device_that_is_not_there():
+    for error in (IndexError, RuntimeError):
+        with pytest.raises(error, match="xla:99 does not exist"):
+            lazy_runtime.device(99)
