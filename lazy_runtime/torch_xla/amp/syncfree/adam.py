@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from ._functional import adam_step
+
 
 class _SyncFree:
-    """Mixed into an optimizer of torch's: takes a step, and takes it back where the gradients were infinite.
+    """Mixed into an optimizer of torch's: its state and its options, with a step that the device may skip.
 
-    Within one XLA program that is a choice between the old and the new value of each number.
+    Torch's formula for step counts on the device divides by the learning rate, which gives 0/0 where that is 0, as at
+    the first step of a warm-up. This one multiplies.
     """
 
     def step(self: Any, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:
@@ -20,23 +23,52 @@ class _SyncFree:
         Args:
             closure: computes the loss again, as in torch.
             found_inf: one number, on the device: the step is skipped if it is not 0.
+
+        Raises:
+            RuntimeError: a gradient is sparse.
         """
-        step = super().step  # type: ignore[misc]
-        if found_inf is None:
-            return step(closure)
-        with torch.no_grad():
-            skip = found_inf.reshape(()) != 0
-            held = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-            before = [p.clone() for p in held]
-            states = [{k: v.clone() for k, v in self.state[p].items() if torch.is_tensor(v)} for p in held]
-        loss = step(closure)
-        with torch.no_grad():
-            for p, old, state in zip(held, before, states, strict=True):
-                p.copy_(torch.where(skip, old, p))
-                for name, new in self.state[p].items():
-                    if torch.is_tensor(new):  # what this step has made began as zeros
-                        new.copy_(torch.where(skip, state.get(name, torch.zeros_like(new)), new))
+        is_adamw = issubclass(type(self), torch.optim.AdamW)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            held = [each for each in group["params"] if each.grad is not None]
+            if any(each.grad.is_sparse for each in held):
+                raise RuntimeError(f"{type(self).__name__} does not take sparse gradients: use torch.optim.SparseAdam")
+            states = [self._state_of(each, group["amsgrad"]) for each in held]
+            adam_step(
+                found_inf,
+                [state["step"] for state in states],
+                [_real(each.detach()) for each in held],
+                [_real(each.grad) for each in held],
+                [_real(state["exp_avg"]) for state in states],
+                [_real(state["exp_avg_sq"]) for state in states],
+                [_real(state["max_exp_avg_sq"]) for state in states] if group["amsgrad"] else [],
+                amsgrad=group["amsgrad"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=group["maximize"],
+                use_adamw=is_adamw or group.get("decoupled_weight_decay", False),
+            )
         return loss
+
+    def _state_of(self: Any, param: torch.Tensor, amsgrad: bool) -> dict[str, Any]:
+        """What torch's optimizer keeps of a parameter, on the parameter's device."""
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+            for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
+                state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        return state
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as pairs of real numbers, which are updated each by itself, as in torch."""
+    return torch.view_as_real(x) if x.is_complex() else x
 
 
 class Adam(_SyncFree, torch.optim.Adam):

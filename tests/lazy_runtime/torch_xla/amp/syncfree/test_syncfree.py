@@ -8,6 +8,7 @@ import torch
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.torch_xla.amp import GradScaler, autocast, syncfree
+from lazy_runtime.torch_xla.amp.syncfree import adamw
 
 CASES = [
     (syncfree.SGD, torch.optim.SGD, {"lr": 0.1}),
@@ -84,3 +85,36 @@ def test_other_optimizers_are_skipped_by_the_host():
     scaler.step(optimizer)
     scaler.update()
     assert parameter.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [syncfree.Adam, syncfree.AdamW])
+def test_a_warm_up_begins_with_a_rate_of_zero(kind):
+    torch.manual_seed(0)
+    start, gradient = torch.randn(3), torch.tensor([1.0, 0.0, 0.0])
+    found, expected = torch.nn.Parameter(start.to("xla")), torch.nn.Parameter(start.clone())
+    options = {"lr": 0.0, "weight_decay": 0.1}
+    torchs = {syncfree.Adam: torch.optim.Adam, syncfree.AdamW: torch.optim.AdamW}[kind]
+    optimizer, reference = kind([found], **options), torchs([expected], **options)
+    for rate in (0.0, 0.1):
+        for each, of in ((optimizer, found), (reference, expected)):
+            each.param_groups[0]["lr"] = rate
+            of.grad = gradient.to(of.device)
+            each.step()
+    torch.testing.assert_close(found.detach().cpu(), expected.detach())
+    assert adamw.AdamW is syncfree.AdamW
+
+
+def test_complex_parameters_and_sparse_gradients():
+    torch.manual_seed(0)
+    start, gradient = torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    found, expected = torch.nn.Parameter(start.to("xla")), torch.nn.Parameter(start.clone())
+    optimizer, reference = syncfree.Adam([found], lr=0.1), torch.optim.Adam([expected], lr=0.1)
+    for _ in range(2):
+        found.grad, expected.grad = gradient.to("xla"), gradient.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(found.detach().cpu(), expected.detach())
+    table = torch.nn.Embedding(3, 2, sparse=True).to("xla")
+    table(torch.tensor([1], device="xla")).sum().backward()
+    with pytest.raises(RuntimeError, match="SparseAdam"):
+        syncfree.Adam(table.parameters()).step()
