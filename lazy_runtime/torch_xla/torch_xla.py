@@ -19,7 +19,7 @@ def device(index: int | None = None) -> torch.device:
     means it, as `lazy_runtime.sync()` does.
 
     Raises:
-        RuntimeError: there is no such device.
+        IndexError: there is no such device; it is a RuntimeError, too.
     """
     from ..platform import xla_devices
 
@@ -100,6 +100,22 @@ def compile(
 
     options = tuple(sorted((custom_compile_options or {}).items()))
     return compiling.compile(f, bool(full_graph), name, max_different_graphs, options)
+
+
+def set_custom_compile_options(options: Mapping[str, bool | int | float | str]) -> None:
+    """Options of the XLA compiler for all programs that xla devices compile from now on, in place of those before.
+
+    Options of a compiled function of its own (`compile(custom_compile_options=...)`) come first.
+
+    Args:
+        options: by XLA's names (`xla_cpu_enable_fast_min_max`); an empty dictionary for XLA's own.
+
+    Raises:
+        ValueError: XLA knows no such option; raised where the next program is compiled.
+    """
+    from ..execution import execute
+
+    execute.options = {str(name): value for name, value in options.items()}
 
 
 def step() -> Any:

@@ -56,6 +56,8 @@ def set_replication(device: torch.device | str, devices: Sequence[torch.device |
     if others and str(found) not in others:
         raise ValueError(f"set_replication: expected a device of {', '.join(others)}, got {found}")
     xla_device(found.index)
+
+
 class DeviceContext:
     """What belongs to a device.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .distributed.spmd.op_sharding import OpSharding
+from ..distributed.spmd.op_sharding import OpSharding
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding
@@ -32,17 +32,17 @@ def _xla_get_auto_sharding() -> bool:
 
 def _get_xla_sharding_specs(tensors: Sequence[torch.Tensor]) -> list[str]:
     """How tensors are sharded, as XLA writes it; empty for those that are not."""
-    from ..tensor import sharding
-    from .distributed.spmd import unwrap_sharded_tensor
+    from ...tensor import sharding
+    from ..distributed.spmd import unwrap_sharded_tensor
 
     return [sharding.text(unwrap_sharded_tensor(tensor)) for tensor in tensors]
 
 
 def _get_xla_op_sharding(tensor: torch.Tensor) -> OpSharding | None:
     """How a tensor is sharded; None if it is not."""
-    from ..tensor import sharding
-    from .distributed.spmd import unwrap_sharded_tensor
-    from .distributed.spmd.debugging import of_text
+    from ...tensor import sharding
+    from ..distributed.spmd import unwrap_sharded_tensor
+    from ..distributed.spmd.debugging import of_text
 
     text = sharding.text(unwrap_sharded_tensor(tensor))
     return of_text(text) if text else None
@@ -50,14 +50,14 @@ def _get_xla_op_sharding(tensor: torch.Tensor) -> OpSharding | None:
 
 def _xla_mark_sharding(tensor: torch.Tensor, op_sharding: OpSharding) -> None:
     """`spmd.mark_sharding` by an `OpSharding`."""
-    from ..dispatcher import mark_sharding
+    from ...dispatcher import mark_sharding
 
     mark_sharding.mark(tensor, _resolved(tensor, op_sharding))
 
 
 def _xla_annotate_custom_sharding(tensor: torch.Tensor, op_sharding: OpSharding) -> None:
     """Has what reads a tensor from now on see it sharded so; a mark of the tensor's own stays as it is."""
-    from ..dispatcher import mark_sharding
+    from ...dispatcher import mark_sharding
 
     mark_sharding.annotate(tensor, _resolved(tensor, op_sharding))
 
@@ -105,9 +105,9 @@ def _global_tensor_from_cpu_shards(
     Raises:
         RuntimeError: there are more or fewer parts, or they do not make such a tensor.
     """
-    from ..dispatcher import mark_sharding
-    from .distributed.spmd.xla_shard import XLAShard
-    from .distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+    from ...dispatcher import mark_sharding
+    from ..distributed.spmd.xla_shard import XLAShard
+    from ..distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
     dims, first = shards[0].dim(), shards[0]
     counts = op_sharding.tiles.shape[:dims] if op_sharding.type.name != "REPLICATED" else (1,) * dims
@@ -137,9 +137,9 @@ def _operands(op_sharding: OpSharding, dims: int) -> tuple[list[int], list[int],
 
 
 def _resolved(tensor: torch.Tensor, op_sharding: OpSharding) -> NamedSharding:
-    from ..ir import grid
-    from ..platform import xla_devices
-    from ..tensor import sharding
+    from ...ir import grid
+    from ...platform import xla_devices
+    from ...tensor import sharding
 
     device = xla_devices.get(tensor.device)
     if device.grid is None:
