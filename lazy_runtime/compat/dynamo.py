@@ -25,6 +25,14 @@ NAME = (
     ),
 )
 
+PARTS = (
+    Row(
+        "torch._dynamo.backends.registry:lookup_backend",
+        "PyTorch/XLA's second backend of Dynamo is the first one by another name",
+        "`torch_xla._dynamo.dynamo_backend2`",
+    ),
+)
+
 GRAPHS = (
     *group(
         "AOTAutograd traces for the backend, which guards what it relies on",
@@ -181,7 +189,7 @@ INIT_GROUP = "_init_group"
 
 ROWS = needed_by(
     BACKEND,
-    NAME + GRAPHS + SKIPPED_FILES + LAYERS + OPTIMIZERS + STEPS + WRITES,
+    NAME + PARTS + GRAPHS + SKIPPED_FILES + LAYERS + OPTIMIZERS + STEPS + WRITES,
     {
         NOTHING: (
             "FailOnRecompileLimitHit",
@@ -191,6 +199,7 @@ ROWS = needed_by(
             "call_skipped_function",
             "call_torch_function",
             "collect_backward_inputs",
+            "lookup_backend",
             "method_attr_grad",
             "method_backward",
             "read_optimizer_from_2_14",

@@ -76,6 +76,7 @@ class DeviceRun:
         wanted = set(program.graph.channels_last)
         self._channels_last = [n in wanted for n, leaf in enumerate(program.leaves) if isinstance(leaf, int)]
         self._updated = updated
+        self._has_run = False
         self._ends_step = ends_step
         self._lines = program.known_lines()
         self._written_specs: list[Any] = [output.spec for _, output in program.mutations]
@@ -205,7 +206,9 @@ class DeviceRun:
         self._device.raise_failures()
         if _SAVES_GRAPHS:
             self._save(arguments, seeds)
-        return self._handles(self._start(arrays, seeds))
+        results = self._start(arrays, seeds)
+        self._has_run = True
+        return self._handles(results)
 
     def _start(self, arrays: list[Any], seeds: Sequence[int], counted: bool = False) -> list[Any]:
         """The buffers of the results, which may still be computed."""
@@ -235,6 +238,11 @@ class DeviceRun:
         buffers = list(map(execute.buffer, values))
         for array, _ in buffers:
             if array is None:
+                if not execute.takes_pending_inputs and self._has_run:
+                    raise RuntimeError(
+                        "input data to dynamo graph can not be a pending ir: an argument waits for a program, and "
+                        "torch_xla._dynamo.config.skip_input_data_check is set; call torch_xla.sync() before"
+                    )
                 metrics.count("DynamoSyncInputExecuteTime")
                 execute.sync(self._device, wanted=values)
                 buffers = list(map(execute.buffer, values))
