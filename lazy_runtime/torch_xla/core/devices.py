@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -75,25 +74,6 @@ class MemoryInfo(TypedDict):
     bytes_used: int
     bytes_limit: int
     peak_bytes_used: int
-
-
-def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
-    """What stands behind the devices of the whole job that collectives go over: `CPU:0`, `CPU:1`, ...
-
-    Args:
-        local_devices: this process's devices, which are to be all that it has.
-
-    Raises:
-        RuntimeError: they are not all.
-    """
-    from .. import runtime, torch_xla
-
-    if local_devices and len(local_devices) != torch_xla.device_count():
-        raise RuntimeError(
-            f"xla_replication_devices: expected all {torch_xla.device_count()} devices of the process, got "
-            f"{[str(each) for each in local_devices]}"
-        )
-    return [each["name"] for each in runtime.global_runtime_device_attributes()]
 
 
 def get_memory_info(device: _Device = None) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What is left of `xm`: ranks that tell each other bytes, channels, and memory that tensors share."""
+"""What is left of `xm`: what ranks tell each other, channels, replicas, and memory that tensors share."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     if not isinstance(payload, bytes):
         raise TypeError(f"payload: expected bytes, got {type(payload).__name__}")
     return process_job.exchange(tag or "xla_rendezvous", payload)
+
+
+def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
+    """What stands behind the devices of the whole job that collectives go over: `CPU:0`, `CPU:1`, ...
+
+    Args:
+        local_devices: this process's devices, which are to be all that it has.
+
+    Raises:
+        RuntimeError: they are not all.
+    """
+    from .. import runtime, torch_xla
+
+    if local_devices and len(local_devices) != torch_xla.device_count():
+        raise RuntimeError(
+            f"xla_replication_devices: expected all {torch_xla.device_count()} devices of the process, got "
+            f"{[str(each) for each in local_devices]}"
+        )
+    return [each["name"] for each in runtime.global_runtime_device_attributes()]
 
 
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:

@@ -47,9 +47,8 @@ from .devices import (
     set_replication,
     xla_device,
     xla_device_hw,
-    xla_replication_devices,
 )
-from .meetings import check_view_sharing, recv, send, xla_rendezvous
+from .meetings import check_view_sharing, recv, send, xla_rendezvous, xla_replication_devices
 from .random_states import fork_rng, get_rng_state, set_rng_state
 from .rate_tracker import RateTracker
 
@@ -292,7 +291,7 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def send_cpu_data_to_device(data: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
-    """`data` with the CPU tensors in it on `device`.
+    """`data` with the CPU tensors in it on `device`; of a tensor, a list with it, as PyTorch/XLA gives it.
 
     Args:
         input_sharding: see `ParallelLoader`.
@@ -301,7 +300,8 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str, input_shardin
         RuntimeError: there is an `input_sharding`, and `runtime.use_spmd()` has not been called.
     """
     require_spmd(input_sharding)
-    return to_device(data, find(device).torch_device, input_sharding)
+    given = [data] if isinstance(data, torch.Tensor) else data
+    return to_device(given, find(device).torch_device, input_sharding)
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:

@@ -146,6 +146,7 @@ class ParallelLoader:
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self._loader = cpu_loader
+        self._input_sharding = input_sharding
         self._batches_per_execution = batches_per_execution
         lanes = [_Lane(_device(each), loader_prefetch_size, device_prefetch_size) for each in devices]
         self._lanes = {lane.device: lane for lane in lanes}
@@ -171,6 +172,10 @@ class ParallelLoader:
     def per_device_loader(self, device: torch.device | str) -> PerDeviceLoader:
         """The iterator over the batches of one of the devices."""
         return PerDeviceLoader(self, _device(device))
+
+    def send_cpu_data_to_device(self, batches: Sequence[Any], device: torch.device | str) -> list[Any]:
+        """Batches with their CPU tensors on a device, laid out as this loader's are."""
+        return [arena.to_device(batch, _device(device), self._input_sharding) for batch in batches]
 
     def per_device_samples(self) -> int:
         """How many batches each device gets."""

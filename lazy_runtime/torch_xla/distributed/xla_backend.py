@@ -50,17 +50,11 @@ def register() -> None:
 
 
 def _rendezvous(url: str, timeout: datetime.timedelta | None = None, **_: Any) -> Any:
-    """`xla://`: the place and the store of the process's job.
-
-    Raises:
-        RuntimeError: the environment names none.
-    """
+    """`xla://`: the place and the store of the process's job; of a process that belongs to none, a job of its own."""
     here = process_job.place()
     if here == process_job.ALONE:
-        raise RuntimeError(
-            f"{url}: this process belongs to no job. Start it by torchrun, xmp.spawn or lazy_runtime.launch, which set "
-            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        )
+        yield _dist.PrefixStore("torch.distributed", _dist.HashStore()), 0, 1
+        return
     yield _dist.PrefixStore("torch.distributed", process_job.store()), here.rank, here.size
 
 
@@ -167,6 +161,12 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
             else:
                 output.copy_(self._scattered(torch.stack(parts), operation)[0])
         return _done(outputs)
+
+    def reduce_scatter_coalesced(
+        self, output_tensors: list[torch.Tensor], input_tensors_list: list[list[torch.Tensor]], opts: Any = None
+    ) -> Any:
+        """PyTorch/XLA's name of `reduce_scatter`."""
+        return self.reduce_scatter(output_tensors, input_tensors_list, opts)
 
     def _scattered(self, whole: torch.Tensor, operation: Any) -> torch.Tensor:
         kind, scale = self._reduction(operation, [whole])
@@ -305,3 +305,14 @@ def _write(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> S
 register()
 
 __all__: list[str] = ["ProcessGroupXla", "register"]
+
+
+def new_xla_process_group(
+    ranks: Any = None, timeout: Any = None, backend: str | None = None, pg_options: Any = None
+) -> Any:
+    """`torch.distributed.new_group`, which makes xla's groups by itself.
+
+    Args:
+        pg_options: accepted for PyTorch/XLA's sake.
+    """
+    return _dist.new_group(ranks, timeout, backend)

@@ -30,6 +30,8 @@ def call(traced: operator.Computation, tensors: Sequence[torch.Tensor]) -> list[
     Raises:
         RuntimeError: the tensors are not of the shapes and dtypes that it was traced for.
     """
+    if len(tensors) != len(traced.inputs):
+        raise RuntimeError(f"the computation takes {len(traced.inputs)} tensors, got {len(tensors)}")
     device = device_of(tensors).torch_device
     given = [each.to(device) for each in tensors]
     if given:

@@ -124,6 +124,11 @@ def test_master_print():
     assert file.getvalue() == "a 1\n"
 
 
+def test_one_tensor_is_sent_as_a_list():
+    (sent,) = xm.send_cpu_data_to_device(torch.ones(2), "xla")
+    assert sent.device.type == "xla"
+
+
 def test_send_cpu_data_to_device():
     sent = xm.send_cpu_data_to_device({"x": [torch.ones(2), 3], "y": (torch.zeros(1),)}, "xla")
     assert sent["x"][0].device == sent["y"][0].device == torch.device("xla:0")

@@ -187,3 +187,10 @@ def test_training_with_generated_samples():
     values = [loss.item() for loss in losses]
     assert len(values) == 6
     assert values == sorted(values, reverse=True)
+
+
+def test_batches_can_be_sent_by_hand():
+    loader = ParallelLoader([], ["xla:0"])
+    sent, other = loader.send_cpu_data_to_device([[torch.ones(2)], {"x": torch.zeros(1)}], "xla:0")
+    assert sent[0].device == other["x"].device == torch.device("xla:0")
+    loader.close()

@@ -169,10 +169,17 @@ def test_what_is_refused(ranks):
     assert "a message to itself" in itself
 
 
-def test_without_a_job():
+def test_a_process_without_a_job_is_one_of_its_own():
     xla_backend.register()
-    with pytest.raises(RuntimeError, match="belongs to no job"):
-        dist.init_process_group("xla", init_method="xla://")
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        x, gathered = torch.ones(3, device="xla"), [torch.empty(3, device="xla")]
+        dist.all_reduce(x)
+        dist.all_gather(gathered, x)
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+        assert gathered[0].tolist() == x.tolist() == [1] * 3
+    finally:
+        dist.destroy_process_group()
 
 
 # ---- in graphs

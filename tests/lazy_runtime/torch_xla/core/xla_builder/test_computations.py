@@ -70,3 +70,8 @@ def test_is_one_operator_of_the_program():
     text = lazy_runtime.torch_xla._XLAC._get_xla_tensors_text([y])
     assert text.count("lazy_runtime::computation") == 1
     assert y.sum().item() == 48
+
+
+def test_as_many_tensors_as_parameters():
+    with pytest.raises(RuntimeError, match="takes 2 tensors, got 0"):
+        xb.xla_computation_as_func(make())([])
