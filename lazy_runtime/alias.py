@@ -28,6 +28,7 @@ _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")
 #: Modules of the room that are found without its name, too: `import lazy_runtime.core.xla_model as xm`.
 SHORT = (
     "_XLAC",
+    "_dynamo",
     "amp",
     "backends",
     "core",

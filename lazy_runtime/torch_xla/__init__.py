@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from ..common.on_demand import submodules
 from ..common.version import TORCH_XLA_VERSION as __version__
-from .torch_xla import compile, device, device_count, devices, launch, manual_seed, real_devices, step, sync
+from .torch_xla import (
+    compile,
+    device,
+    device_count,
+    devices,
+    launch,
+    manual_seed,
+    real_devices,
+    set_custom_compile_options,
+    step,
+    sync,
+)
 
 __all__ = [
     "__version__",
@@ -18,6 +29,7 @@ __all__ = [
     "launch",
     "manual_seed",
     "real_devices",
+    "set_custom_compile_options",
     "step",
     "sync",
 ]
@@ -25,6 +37,7 @@ __all__ = [
 _submodule = submodules(
     __name__,
     "_XLAC",
+    "_dynamo",
     "_internal",
     "amp",
     "backends",
@@ -35,6 +48,7 @@ _submodule = submodules(
     "runtime",
     "stablehlo",
     "test",
+    "tf_saved_model_integration",
     "utils",
 )
 

@@ -1,8 +1,12 @@
-"""What PyTorch/XLA's example scripts print with. The name is PyTorch/XLA's; it is no test."""
+"""What PyTorch/XLA's example scripts print with, and a decorator of tests. The name is PyTorch/XLA's; it is no test."""
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import time
+import unittest
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -98,3 +102,26 @@ def print_test_update(
         f"Time={now()}",
     ]
     print("|", " ".join(part for part in parts if part), flush=True)
+
+
+def mp_test(func: Callable[..., Any]) -> Callable[..., int]:
+    """Runs a method of a `unittest.TestCase` in a process of its own, which is forked.
+
+    Args:
+        func: the method. Xla may have been used before in another process alone.
+
+    Returns:
+        a method that fails where the process does, and returns its exit status.
+    """
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> int:
+        process = multiprocessing.get_context("fork").Process(target=func, args=args, kwargs=kwargs)
+        process.start()
+        process.join()
+        status = process.exitcode or 0
+        if args and isinstance(args[0], unittest.TestCase):
+            args[0].assertFalse(status, "the process of the test has failed")  # noqa: PT009
+        return status
+
+    return wrapper

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from ...common import environment
 
 #: Seconds for which a thread waits for another closure before it ends.
 _IDLE_S = 3.0
@@ -34,9 +35,8 @@ class AsyncClosureHandler(ClosureHandler):
     """
 
     def __init__(self, max_queue_size: int = 100):
-        self._waiting: queue.Queue[Callable[[], Any]] = queue.Queue(
-            int(os.environ.get("XLA_MAX_ASYNC_QUEUE", max_queue_size))
-        )
+        room = environment.value("XLA_MAX_ASYNC_QUEUE") or max_queue_size
+        self._waiting: queue.Queue[Callable[[], Any]] = queue.Queue(room)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
