@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..common import metrics, output, source_locations
 from ..common.source_locations import Line
-from . import kernel_choices, reports
+from . import growing_loops, kernel_choices, reports
 from .formats import bytes_text, counted, duration, quantity
 from .recompile_reasons import Recompilation, Seen, explain, nearest
 
@@ -186,6 +186,7 @@ def ready(executable: Executable, origin: Origin) -> None:
     _recompiles.append(again)
     metrics.count(f"Recompile::{again.cause}")
     output.say("xla_recompiles", str(again))
+    growing_loops.look(origin.name, before, new)
 
 
 def compilations() -> list[Compilation]:
