@@ -34,6 +34,7 @@ ALLOWED = {
     "benchmarks/worker.py": "the limits and caches of torch's own compiler, which benchmarks set; a worker also runs "
     "beside earlier commits, which have no `compat`",
     "lazy_runtime/dispatcher/storage.py": "its class overrides `UntypedStorage._set_from_file`",
+    "lazy_runtime/torch_xla/__init__.py": "a package of PyTorch/XLA's is called `_internal` too",
     "lazy_runtime/torch_xla/distributed/fully_sharded.py": "methods that it puts into FSDP's classes read and write "
     "their attributes",
 }
