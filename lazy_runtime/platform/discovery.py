@@ -22,12 +22,14 @@ def kind_and_count() -> tuple[str, int]:
     Raises:
         RuntimeError: there are no devices of the platform that `PJRT_DEVICE` chooses.
     """
+    platform = os.environ.get("PJRT_DEVICE", "").upper()
     if xla_devices.is_started():
         devices = xla_devices.devices()
-        return hardware.kind(devices[0]), len(devices)
-    platform = os.environ.get("PJRT_DEVICE", "").upper()
+        platform = hardware.kind(devices[0])
+        if platform != "CPU":
+            return platform, len(devices)
     if platform == "CPU" or (not platform and not _has_plugins()):
-        return "CPU", environment.value("CPU_NUM_DEVICES") or 1
+        return "CPU", environment.value("CPU_NUM_DEVICES") or 1  # those of processes to come
     return _elsewhere(platform)
 
 
