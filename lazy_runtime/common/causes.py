@@ -1,14 +1,13 @@
 """Why something is compiled or executed now: what the user's code has called.
 
 Modules whose functions execute what is pending say so here, in PyTorch/XLA's words; debug reports look the words up.
+What `import torch` runs says so too, so this module imports nothing of torch.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-
-from . import source_locations
+from collections.abc import Callable, Iterator
 
 _called: dict[tuple[str, str], str] = {}  # (file, function or "" for all) → the cause
 _running: dict[str, str] = {}  # file → the cause, whoever has called it
@@ -31,16 +30,19 @@ def register_running(file: str, cause: str) -> None:
     _running[file] = cause
 
 
-def current() -> str:
+def current(is_ours: Callable[[str], bool]) -> str:
     """The cause of what the calling thread is about to do: of all files between it and the user's code, the outermost
     one's, or what is running.
+
+    Args:
+        is_ours: whether a file is none of the user's (`source_locations.is_ours`).
     """
     found = _READ
     for file, function in _frames():
         if file in _running:
             return _running[file]
         cause = _called.get((file, "")) or _called.get((file, function))
-        if cause is None and not source_locations.is_ours(file):
+        if cause is None and not is_ours(file):
             break  # the user's code
         found = cause or found
     return found

@@ -55,6 +55,17 @@ _ROWS = (
     ),
 )
 
-ROWS = needed_by(XLA, _ROWS, {NOTHING: ("batched_device_put", "buffer_to_dlpack_managed_tensor")})
+ROWS = needed_by(
+    XLA,
+    _ROWS,
+    {
+        NOTHING: (
+            "batched_device_put",
+            "buffer_to_dlpack_managed_tensor",
+            "hlo_to_stablehlo",
+            "serialize_portable_artifact",
+        )
+    },
+)
 
 __getattr__ = finder(globals(), ROWS)

@@ -269,6 +269,8 @@ ROWS = needed_by(
             "is_traceable_wrapper_subclass",
             "single_tensor_adam",
             "tree_map_only",
+            "treespec_dumps",
+            "treespec_loads",
         ),
     },
 )

@@ -203,7 +203,9 @@ ROWS = needed_by(
         ),
         NOTHING: (
             *(row.exported for row in FLEX_ATTENTION + CONTROL_FLOW),
+            "FakeTensorMode",
             "fake_tensor_new",
+            "quantized_decomposed",
         ),
     },
 )

@@ -264,7 +264,7 @@ def _device(spec: TensorSpec) -> str:
 def _shape(spec: TensorSpec) -> str:
     """`f32[2,3]{1,0}`, as XLA writes a shape and its order of dimensions, which is always torch's."""
     # what the device stores, which may have fewer bits
-    narrowed = dtypes.NARROWED.get(spec.dtype) if spec.device.narrows else None
+    narrowed = dtypes.narrowed().get(spec.dtype) if spec.device.narrows else None
     name = str(spec.dtype if narrowed is None else dtypes.to_torch(narrowed)).removeprefix("torch.")
     for torch_name, xla_name in _XLA_NAMES.items():
         if name.startswith(torch_name):

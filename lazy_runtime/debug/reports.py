@@ -24,7 +24,12 @@ def compilation(found: Compilation, executable: Executable) -> None:
     _summarize_at_exit()
     graph = executable.graph
     output.write(
-        _RULE, "Compilation Analysis", _RULE, "Compilation Cause", f"  {causes.current()}", *_graph_info(graph)
+        _RULE,
+        "Compilation Analysis",
+        _RULE,
+        "Compilation Cause",
+        f"  {causes.current(source_locations.is_ours)}",
+        *_graph_info(graph),
     )
     output.write(*_frames(), f"Compilation Time: {found.seconds:.3f} s", _THIN_RULE)
     cost = found.cost
@@ -46,7 +51,14 @@ def compilation(found: Compilation, executable: Executable) -> None:
 
 def execution(graph: Graph) -> None:
     """Level 2: a program is about to run."""
-    output.write(_RULE, "Execution Analysis", _RULE, "Execution Cause", f"  {causes.current()}", *_graph_info(graph))
+    output.write(
+        _RULE,
+        "Execution Analysis",
+        _RULE,
+        "Execution Cause",
+        f"  {causes.current(source_locations.is_ours)}",
+        *_graph_info(graph),
+    )
     output.write(*_frames(), _THIN_RULE, _RULE)
 
 

@@ -293,10 +293,10 @@ class Fails:
     def __getattr__(self, name):
         return getattr(self._executable, name)
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **named):
         if self._failure:
             raise self._failure[0]
-        return self._executable(*arguments)
+        return self._executable(*arguments, **named)
 
 
 @pytest.fixture
