@@ -109,7 +109,7 @@ _library.impl("computation", _on_cpu, "CPU")
 @op("lazy_runtime::computation")
 def computation(tensors, digest, *, out):
     found = _computations[digest]
-    # an xla device may store fewer bits than torch says (`dtypes.NARROWED`)
+    # an xla device may store fewer bits than torch says (`dtypes.narrowed`)
     arrays = [x.astype(each.dtype) for x, each in zip(tensors, found.inputs, strict=True)]
     results = found.function(*arrays)
     return [x.astype(dtypes.to_numpy(spec.dtype)) for x, spec in zip(results, out, strict=True)]

@@ -5,6 +5,7 @@ Nothing here runs before xla is first used; `start()` is that moment.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
@@ -238,6 +239,7 @@ def start() -> None:
             raise RuntimeError(owner)
         native.ensure()
         guard = native.guard()
+        atexit.register(_finish)  # first: jobs whose rank has failed end without it
         process_job.join()
         devices = _platform_devices()
         if _spmd:
@@ -257,6 +259,20 @@ def start() -> None:
         _started = True
     for tell in installation.after_start:
         tell()
+
+
+def _finish() -> None:
+    """Waits, at the end of the process, for what runs on its devices: XLA's threads may be in kernels of torch's, whose
+    libraries are taken down after Python. A failure that nobody has looked for until then is nobody's.
+    """
+    for device in _platform_devices() if _started else ():
+        for execution in tuple(device._running):
+            if not execution.graph.is_collective:  # another rank may be gone: `process_exit.py`
+                with contextlib.suppress(RuntimeError):
+                    execution.marker.block_until_ready()
+
+
+forking.in_child.append(functools.partial(atexit.unregister, _finish))
 
 
 def is_started() -> bool:

@@ -141,3 +141,36 @@ def test_an_installed_torch_xla_owns_the_device(fresh_process, tmp_path):
         """,
         PYTHONPATH=str(tmp_path),
     )
+
+
+def test_a_process_may_end_while_its_programs_run(fresh_process):
+    """Torch's kernels in them would otherwise run on in libraries that have been taken down."""
+    fresh_process(
+        """
+        import torch
+        import lazy_runtime
+        layers = [torch.nn.Sequential(torch.nn.Conv2d(1024, 1024, 1), torch.nn.ReLU()) for _ in range(4)]
+        model = torch.nn.Sequential(*layers).to("xla")
+        for _ in range(8):
+            x = torch.zeros(32, 1024, 14, 14, device="xla")
+            model(x).sum().backward()
+            lazy_runtime.sync()
+        """
+    )
+
+
+def test_a_forked_child_waits_for_nothing(fresh_process):
+    fresh_process(
+        """
+        import os, sys, warnings
+        import torch
+        import lazy_runtime
+        x = torch.ones(4, device="xla") + 1
+        lazy_runtime.sync()
+        warnings.simplefilter("ignore")  # jax's, of the fork
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)  # runs what is registered for the end
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        """
+    )
