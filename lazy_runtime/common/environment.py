@@ -270,6 +270,13 @@ TABLE = (
         code=True,
     ),
     _flag(
+        "XLA_USE_SPMD",
+        False,
+        "start",
+        "`xla:0` stands for all devices, as `xr.use_spmd()` has it, which sets the variable for processes that start "
+        "later.",
+    ),
+    _flag(
         "XLA_NO_SPECIAL_SCALARS",
         False,
         "start",

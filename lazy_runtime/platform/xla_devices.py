@@ -227,7 +227,7 @@ def start() -> None:
         RuntimeError: torch_xla is installed, which owns the device.
         ValueError: there are more devices than torch can number.
     """
-    global _started
+    global _started, _spmd
     if _started:
         return
     with interrupts.deferred(), _start_lock:
@@ -242,7 +242,8 @@ def start() -> None:
         atexit.register(_finish)  # first: jobs whose rank has failed end without it
         process_job.join()
         devices = _platform_devices()
-        if _spmd:
+        if is_spmd():
+            _spmd = True
             _stand_for_all()
             devices = devices[:1]
         if len(devices) > _MOST:
@@ -285,7 +286,7 @@ _spmd = False
 
 def is_spmd() -> bool:
     """Whether xla:0 stands for all devices of the job."""
-    return _spmd
+    return _spmd or (not _started and environment.value("XLA_USE_SPMD"))
 
 
 def use_spmd() -> None:

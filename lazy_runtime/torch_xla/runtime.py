@@ -178,7 +178,8 @@ def is_spmd() -> bool:
 def use_spmd(auto: bool = False) -> None:
     """Makes `xla:0` stand for all devices of this process, and of the others in its job, which call it too. Programs
     run on all of them, and tensors have a copy on each, unless `distributed.spmd` shards them. Call it before the first
-    use of xla: tensors that exist are copied to the other devices when they are next used, of which a warning tells.
+    use of xla: tensors that exist are copied to the other devices when they are next used, of which a warning tells. It
+    sets `XLA_USE_SPMD`, by which processes that this one starts do so too.
 
     Raises:
         NotImplementedError: `auto`.
@@ -203,6 +204,7 @@ def use_spmd(auto: bool = False) -> None:
                 stacklevel=2,
             )
     xla_devices.use_spmd()
+    os.environ["XLA_USE_SPMD"] = "1"
 
 
 def get_master_ip() -> str:

@@ -168,6 +168,11 @@ _EFFECTS = {
         pooled, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4).to("xla"), 2, return_indices=True)
         assert torch.nn.functional.max_unpool2d(pooled, places, 2).sum().item() == pooled.sum().item()
         """,
+    "XLA_USE_SPMD": """
+        from lazy_runtime.torch_xla import runtime as xr
+        assert xr.is_spmd() and xr.world_size() == 1
+        assert len((torch.ones(2, device="xla") + 1).shape) == 1 and lazy_runtime.device_count() == 1
+        """,
     "XLA_NO_SPECIAL_SCALARS": """
         x = torch.rand(2).to("xla")
         for number in (0.0, 1.0, -1.0, 5.0):
