@@ -43,8 +43,8 @@ SHORT = (
 
 #: What torch_xla has and we do not, with the reason that an import of it gets.
 ABSENT = {
-    "distributed.fsdp": "shard by torch.distributed.fsdp.fully_shard, or by "
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel",
+    "_internal.neuron": "jax loads PJRT plugins, by their entry point jax_plugins",
+    "experimental.pjrt": "torch_xla.runtime has its names, in PyTorch/XLA too",
 }
 
 

@@ -18,6 +18,8 @@ from ...platform import hardware, xla_devices
 from .. import experimental, torch_xla
 from ..core import xla_model as xm
 from ..debug import metrics as _met
+from ..experimental.stablehlo_custom_call import stablehlo_custom_call as _xla_custom_call
+from ..experimental.xla_marker import mark_tensor_xla as _xla_mark_tensor
 from ..utils.dlpack import from_dlpack as _from_dlpack
 from ..utils.dlpack import to_dlpack as _to_dlpack
 from . import lowering, profiler, switches
@@ -113,8 +115,12 @@ from .sharding import (
     _spmd_full_to_shard_shape,
     _spmd_shard_to_full_shape,
     _xla_annotate_custom_sharding,
+    _xla_clear_sharding,
+    _xla_force_spmd_device,
     _xla_get_auto_sharding,
+    _xla_get_spmd_config_is_locked,
     _xla_mark_sharding,
+    _xla_set_auto_sharding,
 )
 from .switches import (
     _get_allow_execution,
@@ -234,15 +240,18 @@ __all__ = [
     "_xla_all_to_all",
     "_xla_annotate_custom_sharding",
     "_xla_cast_int4",
+    "_xla_clear_sharding",
     "_xla_collective_permute",
     "_xla_computation_cache_is_initialized",
     "_xla_computation_text",
     "_xla_create_placeholder_tensor",
+    "_xla_custom_call",
     "_xla_dequantize_tensor",
     "_xla_device_kind",
     "_xla_dot_general",
     "_xla_dynamic_expand",
     "_xla_dynamic_view",
+    "_xla_force_spmd_device",
     "_xla_get_all_device_attributes",
     "_xla_get_all_runtime_devices",
     "_xla_get_auto_sharding",
@@ -258,11 +267,13 @@ __all__ = [
     "_xla_get_replication_devices",
     "_xla_get_replication_devices_count",
     "_xla_get_runtime_devices",
+    "_xla_get_spmd_config_is_locked",
     "_xla_get_tensor_id",
     "_xla_get_tensor_view_alias_id",
     "_xla_increment_counter",
     "_xla_mark_dynamic",
     "_xla_mark_sharding",
+    "_xla_mark_tensor",
     "_xla_num_global_devices",
     "_xla_num_runtime_devices",
     "_xla_op_build",
@@ -283,6 +294,7 @@ __all__ = [
     "_xla_register_custom_call_target",
     "_xla_runtime_is_initialized",
     "_xla_send",
+    "_xla_set_auto_sharding",
     "_xla_set_enable_alias_with_buffer_donor_config",
     "_xla_set_mat_mul_precision",
     "_xla_set_replication_devices",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .. import runtime as xr
 from ..distributed.spmd.op_sharding import OpSharding
 
 if TYPE_CHECKING:
@@ -20,14 +21,42 @@ __all__ = [
     "_spmd_full_to_shard_shape",
     "_spmd_shard_to_full_shape",
     "_xla_annotate_custom_sharding",
+    "_xla_clear_sharding",
+    "_xla_force_spmd_device",
     "_xla_get_auto_sharding",
+    "_xla_get_spmd_config_is_locked",
     "_xla_mark_sharding",
+    "_xla_set_auto_sharding",
 ]
 
 
 def _xla_get_auto_sharding() -> bool:
     """Whether XLA decides how all tensors are sharded: never here (`spmd.auto_policy` does)."""
     return False
+
+
+def _xla_set_auto_sharding() -> None:
+    """See `xr.use_spmd(auto=True)`, which raises."""
+    xr.use_spmd(auto=True)
+
+
+def _xla_get_spmd_config_is_locked() -> bool:
+    """Whether there are devices already, which were made for one way of using them or the other."""
+    from ...platform import xla_devices
+
+    return xla_devices.is_started()
+
+
+def _xla_force_spmd_device() -> None:
+    """See `xr.use_spmd`."""
+    xr.use_spmd()
+
+
+def _xla_clear_sharding(tensor: torch.Tensor) -> None:
+    """See `xs.clear_sharding`."""
+    from ..distributed.spmd.xla_sharding import clear_sharding
+
+    clear_sharding(tensor)
 
 
 def _get_xla_sharding_specs(tensors: Sequence[torch.Tensor]) -> list[str]:
