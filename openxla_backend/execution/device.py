@@ -214,7 +214,7 @@ class DeviceRun:
         """The buffers of the results, which may still be computed."""
         arrays = self._in_order(arrays, [value.array for value in self._constants])
         try:
-            return self._executable(arrays, (), seeds, self._lines, counted)
+            return self._executable(arrays, (), seeds, self._lines, counted=counted)
         except checks.KernelError as error:
             raise error.meaning from None
 

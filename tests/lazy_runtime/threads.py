@@ -45,7 +45,7 @@ class Interpreted:
         self.graph = graph
         self.physical = (False,) * len(graph.outputs)
 
-    def __call__(self, leaves: list[Any], floats: Any = (), ints: Any = (), lines: Any = None) -> list[Any]:
+    def __call__(self, leaves: list[Any], floats: Any = (), ints: Any = (), lines: Any = None, **_: Any) -> list[Any]:
         numbers = [np.array(floats, np.float64)] if self.graph.floats else []
         numbers += [np.array(ints, np.int64)] if self.graph.ints else []
         with dtypes.x64(), jax.default_device(self.graph.device.jax_device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,7 @@ def test_what_an_allocator_does_not_count_is_taken_from_the_rest(counted, limit)
 
 
 def test_live_buffers_are_counted_where_no_allocator_does(counts_nothing):
+    gc.collect()  # what earlier tests have left
     before = hardware.memory(counts_nothing)["bytes_used"]
     x = torch.ones(1 << 18).to("xla")
     assert hardware.memory(counts_nothing)["bytes_used"] - before == 4 << 18
@@ -73,6 +75,7 @@ def test_live_buffers_are_counted_where_no_allocator_does(counts_nothing):
 
 
 def test_a_pending_result_takes_no_memory(counts_nothing):
+    gc.collect()  # what earlier tests have left
     before = hardware.memory(counts_nothing)["bytes_used"]
     x = torch.ones(1 << 18, device="xla") + 1
     assert hardware.memory(counts_nothing)["bytes_used"] == before

@@ -60,7 +60,8 @@ class _SyncFree:
         """What torch's optimizer keeps of a parameter, on the parameter's device."""
         state = self.state[param]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+            dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32  # as torch counts
+            state["step"] = torch.zeros((), dtype=dtype, device=param.device)
             for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
                 state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state

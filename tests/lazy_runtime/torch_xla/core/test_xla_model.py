@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -42,6 +43,7 @@ def test_devices():
 
 
 def test_memory_info_counts_a_buffer():
+    gc.collect()  # what earlier tests have left
     before = xm.get_memory_info("xla:0")["bytes_used"]
     x = torch.ones(1 << 20, device="xla")
     lazy_runtime.sync(wait=True)
