@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch.distributed
 
 from .._internal.rendezvous import pjrt_rendezvous_handler
 from ..distributed import xla_backend  # noqa: F401  registers the backend
 
+_dist: Any = torch.distributed
+
 with contextlib.suppress(RuntimeError):  # of a module that is loaded again
-    torch.distributed.register_rendezvous_handler("pjrt", pjrt_rendezvous_handler)
+    _dist.register_rendezvous_handler("pjrt", pjrt_rendezvous_handler)
