@@ -15,7 +15,8 @@ from ..lowering.layout import logical
 from ..platform.xla_devices import Device
 from ..tensor.xla_tensor import XLATensor, unwrap
 from . import calls
-from .traced import TracedFunction, nothing_failed
+from .checked import first_failed, nothing_failed
+from .traced import TracedFunction
 
 # of SplitMix64 (`platform/rng.py`), as int64: each turn's seeds are others
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -64,7 +65,7 @@ def scan(
 
         def turn(state: Any, elements: Any) -> Any:
             values, flag = function([*state[0], *elements], captured, _seeds(seeds, state[2]))
-            return (values[:carries], _first(state[1], flag), state[2] + 1), values[carries:]
+            return (values[:carries], first_failed(state[1], flag), state[2] + 1), values[carries:]
 
         start = list(arrays[:carries]), nothing_failed(), jnp.int64(0)
         (carried, flag, _), made = jax.lax.scan(turn, start, list(arrays[carries:count]), reverse=reverse)
@@ -116,7 +117,7 @@ def while_loop(
 
         def turn(state: Any) -> Any:
             values, flag = turn_of(state[0], arrays[first:], _seeds(seeds[random:], state[2]))
-            return values, _first(state[1], flag), state[2] + 1
+            return values, first_failed(state[1], flag), state[2] + 1
 
         start = list(arrays[:count]), nothing_failed(), jnp.int64(0)
         values, flag, _ = jax.lax.while_loop(is_true, turn, start)
@@ -174,8 +175,3 @@ def _require_same(name: str, expected: Sequence[TensorSpec], given: Sequence[Ten
 
 def _seeds(seeds: Sequence[Any], turn: Any) -> list[Any]:
     return [seed + turn * jnp.int64(_STEP) for seed in seeds]
-
-
-def _first(earlier: Any, flag: Any) -> Any:
-    """The flag of the turn in which something has failed first."""
-    return jnp.where(earlier[0] >= 0, earlier, flag)

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import torch
 
 from ..cache import disk_key
@@ -19,9 +18,10 @@ from ..lowering.layout import logical
 from ..platform.xla_devices import Device
 from ..recording import dispatch
 from ..tensor.xla_tensor import XLATensor, make, to_functional, unwrap
+from .checked import CheckedGraph
 
 
-class TracedFunction:
+class TracedFunction(CheckedGraph):
     """What a function does with tensors of given specs.
 
     Attributes:
@@ -31,7 +31,6 @@ class TracedFunction:
         captured: the tensors that it reads beside its arguments.
         specs: what its results look like, row-major.
         key: equal for functions that do the same, up to the captured tensors.
-        checks: what the latest trace by jax checks.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class TracedFunction:
     ):
         self.name = name
         self.arguments = tuple(arguments)
-        self.checks: list[checks.Check] = []
         trace = dispatch.Trace(device)
         stand_ins = [make(Handle(Value(None, 0)), spec) for spec in arguments]
         results = self._run(function, stand_ins, trace)
@@ -51,7 +49,7 @@ class TracedFunction:
         handles = {result.handle for result in results if result.handle.value.node is not None}
         self._refuse_kept(trace.nodes, handles)
         numbered = linearization.linearize(device, trace.nodes, donate=False, wanted=handles)
-        self.graph = numbered.graph
+        super().__init__(numbered.graph)
         if self.graph.is_collective:
             raise NotImplementedError(f"{name} communicates with other ranks: do that outside of it")
         places: dict[int, int] = {id(each.handle.value): number for number, each in enumerate(stand_ins)}
@@ -123,14 +121,8 @@ class TracedFunction:
             ints: `graph.ints` seeds.
         """
         operands = [*arguments, *captured]
-        outer = checks.current_call()
-        with checks.collecting() as inner:
-            leaves = [operands[place] for place in self._leaves]
-            found = lower.evaluate(self.graph, leaves, (), ints, number_of=lambda _: outer)
-            results = [found[number] if kind == "result" else operands[number] for kind, number in self._given]
-            flag = inner.flag() if inner.checks else nothing_failed()
-        self.checks = inner.checks
-        return logical(results), flag
+        found, flag = self.evaluated([operands[place] for place in self._leaves], ints)
+        return logical(self._gathered(found, operands)), flag
 
     def evaluate(self, leaves: Sequence[Any]) -> Any:
         """Its results within a trace of jax's, of arrays of the graph's leaves, which `leaves` says; unchecked.
@@ -143,17 +135,15 @@ class TracedFunction:
         operands = dict(zip(self.leaves, leaves, strict=True))
         with checks.collecting():
             found = lower.evaluate(self.graph, leaves, (), ())
-        return logical([found[number] if kind == "result" else operands[number] for kind, number in self._given])
+        return logical(self._gathered(found, operands))
+
+    def _gathered(self, found: Sequence[Any], operands: Any) -> list[Any]:
+        return [found[number] if kind == "result" else operands[number] for kind, number in self._given]
 
     @property
     def leaves(self) -> tuple[int, ...]:
         """For each leaf of the graph the number of an argument, or of a captured tensor, counted after those."""
         return self._leaves
-
-    def require(self, flag: Any) -> None:
-        """Hands on, to the program around it, what it has checked."""
-        for number, check in enumerate(self.checks):
-            checks.require(flag[0] != number, check.error, flag[1])
 
     @property
     def is_fallible(self) -> bool:
@@ -171,11 +161,6 @@ class TracedFunction:
 
 #: What a read of a stand-in says (`execution/execute.py`).
 _NO_VALUE = "the tensor has no value"
-
-
-def nothing_failed() -> Any:
-    """The flag of a function that checks nothing."""
-    return jnp.array((-1, 0), jnp.int64)
 
 
 def _cut(nodes: Sequence[Node]) -> dict[int, Value]:

@@ -16,10 +16,9 @@ import torch
 
 from lazy_runtime.cache.disk_key import UncacheableError
 from lazy_runtime.cache.disk_key import program as digest_of
-from lazy_runtime.compilation import lower
+from lazy_runtime.functions.checked import CheckedGraph, first_failed, nothing_failed
 from lazy_runtime.ir.graph import Call
 from lazy_runtime.ir.spec import TensorSpec
-from lazy_runtime.lowering import checks
 from lazy_runtime.lowering.layout import logical
 from lazy_runtime.recording import dispatch
 from lazy_runtime.tensor.xla_tensor import XLATensor
@@ -28,23 +27,22 @@ from . import fx
 from .outputs import Argument, Constant, PythonValue, Result, Source
 
 
-class _Function:
+class _Function(CheckedGraph):
     """A graph among the arguments of such an operator, traced for what it is called with.
 
     Attributes:
         operands: the tensors that it is called with, its own constants after them; one list for all functions of an
             operator.
-        checks: what the latest trace by jax checks.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, arguments: Sequence[Any], operands: list[XLATensor], name: str):
         trace: Any = dispatch.current_trace()
         self.program = fx.trace(gm, arguments, trace.device)
+        super().__init__(self.program.graph)
         if self.program.mutations or self.program.exchanges:
             raise NotImplementedError(f"a function of {name} writes to its arguments: have it return the new values")
         if self.program.graph.is_collective:
             raise NotImplementedError(f"a function of {name} communicates with other ranks: do that outside of it")
-        self.checks: list[checks.Check] = []
         # of the tensors among its arguments, where each stands
         tensors = [number for number, argument in enumerate(arguments) if isinstance(argument, XLATensor)]
         self._places = {number: place for place, number in enumerate(tensors)}
@@ -76,34 +74,20 @@ class _Function:
         leaves = [
             tensors[self._places[leaf]] if isinstance(leaf, int) else next(constants) for leaf in self.program.leaves
         ]
-        outer = checks.current_call()
-        with checks.collecting() as inner:
-            found = lower.evaluate(self.program.graph, leaves, (), ints, number_of=lambda _: outer)
-            results = [
-                found[source.number]
-                if isinstance(source, Result)
-                else tensors[self._places[source.number]]
-                if isinstance(source, Argument)
-                else operands[place]
-                for source, place in self._given
-            ]
-            flag = inner.flag() if inner.checks else _nothing_failed()
-        self.checks = inner.checks
+        found, flag = self.evaluated(leaves, ints)
+        results = [
+            found[source.number]
+            if isinstance(source, Result)
+            else tensors[self._places[source.number]]
+            if isinstance(source, Argument)
+            else operands[place]
+            for source, place in self._given
+        ]
         return logical(results), flag
-
-    def require(self, flag: Any) -> None:
-        """Hands on, to the program around it, what it has checked."""
-        for number, check in enumerate(self.checks):
-            checks.require(flag[0] != number, check.error, flag[1])
 
 
 def _tensors(arguments: Sequence[Any]) -> list[XLATensor]:
     return [argument for argument in arguments if isinstance(argument, XLATensor)]
-
-
-def _nothing_failed() -> Any:
-    """The flag of a function that checks nothing (`checks.Collector.flag`)."""
-    return jnp.array((-1, 0), jnp.int64)
 
 
 def _call(
@@ -166,8 +150,8 @@ def cond(pred: Any, true_graph: Any, false_graph: Any, arguments: Sequence[Any] 
         results, flag = jax.lax.cond(
             chosen, lambda: one(given, arrays, seeds[:ints]), lambda: other(given, arrays, seeds[ints:])
         )
-        one.require(jnp.where(chosen, flag, _nothing_failed()))
-        other.require(jnp.where(chosen, _nothing_failed(), flag))
+        one.require(jnp.where(chosen, flag, nothing_failed()))
+        other.require(jnp.where(chosen, nothing_failed(), flag))
         return results
 
     return _call("cond", operands, branches, branches[0].specs, evaluate)
@@ -211,9 +195,9 @@ def while_loop(
 
         def turn(state: Any) -> Any:
             values, flag = body([*state[0], *rest], arrays)
-            return values, _first(state[1], flag)
+            return values, first_failed(state[1], flag)
 
-        start = list(arrays[: len(carried)]), _nothing_failed()
+        start = list(arrays[: len(carried)]), nothing_failed()
         values, flag = jax.lax.while_loop(condition, turn, start)
         body.require(flag)
         return values
@@ -250,9 +234,9 @@ def _scan(name: str, graph: Any, init: Sequence[Any], xs: Sequence[Any], additio
 
         def turn(state: Any, elements: Any) -> Any:
             values, flag = function([*state[0], *elements, *rest], arrays)
-            return (values[:carries], _first(state[1], flag)), values[carries:]
+            return (values[:carries], first_failed(state[1], flag)), values[carries:]
 
-        start = list(arrays[:carries]), _nothing_failed()
+        start = list(arrays[:carries]), nothing_failed()
         (carried, flag), made = jax.lax.scan(turn, start, list(arrays[carries : carries + len(xs)]))
         function.require(flag)
         return [*carried, *made]
@@ -263,11 +247,6 @@ def _scan(name: str, graph: Any, init: Sequence[Any], xs: Sequence[Any], additio
 def _element(x: XLATensor) -> XLATensor:
     """Stands for one element of the first dimension, while the function is traced."""
     return dispatch.dispatch(XLATensor, torch.ops.aten.select_copy.int, (), (x, 0, 0))
-
-
-def _first(earlier: Any, flag: Any) -> Any:
-    """The flag of the turn in which something has failed first."""
-    return jnp.where(earlier[0] >= 0, earlier, flag)
 
 
 def _all_tensors(values: Sequence[Any], what: str) -> None:

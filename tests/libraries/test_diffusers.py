@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from tests.libraries.running import needs, on_cpu, on_xla
@@ -11,10 +9,6 @@ from tests.libraries.running import needs, on_cpu, on_xla
 pytestmark = [
     pytest.mark.long,
     needs("diffusers", "requests"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("lazy_runtime.torch_xla.experimental.custom_kernel") is None,
-        reason="diffusers imports torch_xla.experimental.custom_kernel",
-    ),
 ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from tests.libraries.running import needs, on_cpu, on_xla
@@ -29,10 +27,6 @@ def test_two_ranks(tmp_path):
     compare(xla, cpu)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("lazy_runtime.torch_xla.distributed.fsdp") is None,
-    reason="Trainer imports torch_xla.distributed.fsdp for both kinds of FSDP",
-)
 @pytest.mark.parametrize("devices", [2, 4])
 def test_fsdp_v2(devices, tmp_path):
     """The process stands for all devices, so its batch is the whole one."""
