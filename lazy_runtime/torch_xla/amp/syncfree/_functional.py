@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ....recording import adam
+
 
 @torch.no_grad()
 def adam_step(
@@ -34,30 +36,28 @@ def adam_step(
         max_exp_avg_sqs: with `amsgrad`.
         use_adamw: the weight decay is AdamW's.
     """
-    skip = None if found_inf is None else found_inf.reshape(()) != 0
-    for number, (step, param, grad, mean, square) in enumerate(
-        zip(state_steps, params, grads, exp_avgs, exp_avg_sqs, strict=True)
-    ):
-        gradient = -grad if maximize else grad
-        weight = param
-        if weight_decay:
-            if use_adamw:
-                weight = param * (1 - lr * weight_decay)
-            else:
-                gradient = gradient + weight_decay * param
-        count = step + 1
-        new_mean = torch.lerp(mean, gradient.to(mean.dtype), 1 - beta1)
-        new_square = beta2 * square + (1 - beta2) * gradient * gradient
-        divisor = new_square
-        if amsgrad:
-            divisor = torch.maximum(max_exp_avg_sqs[number], new_square)
-            _set(max_exp_avg_sqs[number], divisor, skip)
-        scale = (1 - beta2**count).sqrt()
-        update = new_mean / (divisor.sqrt() / scale + eps) / (1 - beta1**count)
-        _set(mean, new_mean, skip)
-        _set(square, new_square, skip)
-        _set(param, weight - lr * update, skip)
-        _set(step, count, skip)
+    written = [*state_steps, *params, *exp_avgs, *exp_avg_sqs, *(max_exp_avg_sqs if amsgrad else ())]
+    before = [] if found_inf is None else [each.clone() for each in written]
+    adam.update(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        max_exp_avg_sqs,
+        state_steps,
+        amsgrad=amsgrad,
+        beta1=beta1,
+        beta2=beta2,
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=eps,
+        maximize=maximize,
+        decoupled_weight_decay=use_adamw,
+    )
+    if found_inf is not None:  # within one program: a choice between the old and the new value of each number
+        skip = found_inf.reshape(()) != 0
+        for each, old in zip(written, before, strict=True):
+            each.copy_(torch.where(skip, old, each))
 
 
 @torch.no_grad()

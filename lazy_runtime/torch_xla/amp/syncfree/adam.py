@@ -40,11 +40,11 @@ class _SyncFree:
             adam_step(
                 found_inf,
                 [state["step"] for state in states],
-                [_real(each.detach()) for each in held],
-                [_real(each.grad) for each in held],
-                [_real(state["exp_avg"]) for state in states],
-                [_real(state["exp_avg_sq"]) for state in states],
-                [_real(state["max_exp_avg_sq"]) for state in states] if group["amsgrad"] else [],
+                [each.detach() for each in held],
+                [each.grad for each in held],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
                 amsgrad=group["amsgrad"],
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
@@ -65,11 +65,6 @@ class _SyncFree:
             for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
                 state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state
-
-
-def _real(x: torch.Tensor) -> torch.Tensor:
-    """A complex tensor as pairs of real numbers, which are updated each by itself, as in torch."""
-    return torch.view_as_real(x) if x.is_complex() else x
 
 
 class Adam(_SyncFree, torch.optim.Adam):
