@@ -36,7 +36,6 @@ def pjrt_rendezvous_handler(
 ) -> Iterator[tuple[Any, int, int]]:
     """The handler of `xla://`: once, the store of the process's job, its rank, and how many ranks there are.
 
-    Raises:
-        RuntimeError: the process belongs to no job.
+    A process that belongs to no job gets a store of its own, rank 0 and 1 rank.
     """
     yield from xla_backend._rendezvous(url, timeout, **kwargs)

@@ -10,23 +10,21 @@ import torch.distributed
 from lazy_runtime.torch_xla import runtime as xr
 from lazy_runtime.torch_xla.distributed import xla_backend
 from lazy_runtime.torch_xla.distributed.xla_multiprocessing import create_optimized_replica_groups
+from tests.lazy_runtime.torch_xla.distributed.test_xla_backend import gloo
 
 dist: Any = torch.distributed
 
 
 def scattered() -> list[list[float]]:
-    dist.init_process_group("xla", init_method="xla://")
-    try:
-        rank, size = xr.global_ordinal(), xr.world_size()
-        outputs = [torch.empty(3, device="xla") for _ in range(2)]
-        inputs = [[torch.full((3,), float(rank + number + 1), device="xla")] * size for number in range(2)]
-        dist.group.WORLD.reduce_scatter_coalesced(outputs, inputs)
-        pair = xla_backend.new_xla_process_group(range(size))
-        total = torch.full((1,), float(rank), device="xla")
-        dist.all_reduce(total, group=pair)
-        return [each.tolist() for each in (*outputs, total)]
-    finally:
-        dist.destroy_process_group()
+    gloo()
+    rank, size = xr.global_ordinal(), xr.world_size()
+    outputs = [torch.empty(3, device="xla") for _ in range(2)]
+    inputs = [[torch.full((3,), float(rank + number + 1), device="xla")] * size for number in range(2)]
+    dist.group.WORLD.reduce_scatter_coalesced(outputs, inputs)
+    pair = xla_backend.new_xla_process_group(range(size))
+    total = torch.full((1,), float(rank), device="xla")
+    dist.all_reduce(total, group=pair)
+    return [each.tolist() for each in (*outputs, total)]
 
 
 def test_groups_and_lists_of_parts(ranks):
