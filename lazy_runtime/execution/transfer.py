@@ -74,6 +74,7 @@ def upload(
         host = to_numpy(snapshot)
         if device.narrows and tensor.dtype in dtypes.narrowed():
             host = host.astype(dtypes.narrowed()[tensor.dtype])
+        metrics.record("OutboundData", host.nbytes, metrics.Unit.BYTES)
         if shape is not None:
             return multihost_arrays.put_part(host, sharding or device.sharding, shape)
         return multihost_arrays.put(host, sharding or device.sharding)
@@ -124,5 +125,6 @@ def download(array: jax.Array) -> torch.Tensor:
     have to come here too.
     """
     metrics.count("TransferFromDevice")
+    metrics.record("InboundData", array.nbytes, metrics.Unit.BYTES)
     with metrics.timed("TransferFromDeviceTime"):
         return from_numpy(np.asarray(multihost_arrays.whole(array)))

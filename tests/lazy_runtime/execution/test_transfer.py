@@ -150,6 +150,10 @@ def test_each_transfer_is_counted(device):
     transfer.download(array)
     transfer.download(array)
     assert (metrics.value("TransferToDevice"), metrics.value("TransferFromDevice")) == (1, 2)
+    _, measured = metrics.snapshot()
+    sent, received = measured["OutboundData"], measured["InboundData"]
+    assert (sent.total, sent.accumulator, sent.unit) == (1, 12, metrics.Unit.BYTES)
+    assert (received.total, received.accumulator, received.unit) == (2, 24, metrics.Unit.BYTES)
 
 
 # ---- strides
