@@ -19,6 +19,7 @@ from ..platform.xla_devices import Device
 from ..recording import dispatch
 from ..tensor.xla_tensor import XLATensor, make, to_functional, unwrap
 from .checked import CheckedGraph
+from .outside_tensors import OutsideTensors
 
 
 class TracedFunction(CheckedGraph):
@@ -44,10 +45,13 @@ class TracedFunction(CheckedGraph):
         self.arguments = tuple(arguments)
         trace = dispatch.Trace(device)
         stand_ins = [make(Handle(Value(None, 0)), spec) for spec in arguments]
-        results = self._run(function, stand_ins, trace)
+        with OutsideTensors(trace) as outside_tensors:
+            results = self._run(function, stand_ins, trace, outside_tensors)
+            handles = {result.handle for result in results if result.handle.value.node is not None}
+            self._refuse_kept(trace.nodes, handles)
+            if outside_tensors.written():
+                raise self._kept("aten::copy_")
         outside = _cut(trace.nodes)
-        handles = {result.handle for result in results if result.handle.value.node is not None}
-        self._refuse_kept(trace.nodes, handles)
         numbered = linearization.linearize(device, trace.nodes, donate=False, wanted=handles)
         super().__init__(numbered.graph)
         if self.graph.is_collective:
@@ -76,10 +80,14 @@ class TracedFunction(CheckedGraph):
         self.key = self.graph, self._leaves, self._given, self.arguments, tuple(each.spec for each in self.captured)
 
     def _run(
-        self, function: Callable[..., Sequence[torch.Tensor]], stand_ins: list[XLATensor], trace: dispatch.Trace
+        self,
+        function: Callable[..., Sequence[torch.Tensor]],
+        stand_ins: list[XLATensor],
+        trace: dispatch.Trace,
+        outside_tensors: OutsideTensors,
     ) -> list[XLATensor]:
         seen = [to_functional(each) for each in stand_ins]
-        with _backward_in_caller(), trace:
+        with _backward_in_caller(), trace, outside_tensors.noted():
             try:
                 results = [self._result(each) for each in function(*seen)]
             except RuntimeError as error:
@@ -107,10 +115,13 @@ class TracedFunction(CheckedGraph):
             for owner in node.outputs:
                 handle = owner() if owner is not None else None
                 if handle is not None and handle not in handles:
-                    raise RuntimeError(
-                        f"{self.name} writes to a tensor from outside of it, or keeps one that it made "
-                        f"({node.call.name}): it is traced once and has no such value. Return what is needed after it"
-                    )
+                    raise self._kept(node.call.name)
+
+    def _kept(self, operator: str) -> RuntimeError:
+        return RuntimeError(
+            f"{self.name} writes to a tensor from outside of it, or keeps one that it made ({operator}): it is traced "
+            "once and has no such value. Return what is needed after it"
+        )
 
     def __call__(self, arguments: Sequence[Any], captured: Sequence[Any], ints: Sequence[Any] = ()) -> tuple[Any, Any]:
         """Its results and its flag (`checks.Collector.flag`), within a trace of jax's.
