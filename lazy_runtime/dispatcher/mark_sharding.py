@@ -64,7 +64,7 @@ def _bring(tensor: XLATensor, wanted: NamedSharding) -> None:
             _constrain(tensor, wanted)
             return
     execute.array_of(value, device)
-    sharding.lay(value, device, wanted)
+    sharding.lay(value, device, sharding.stored(wanted, tensor.spec.shape))
 
 
 def _constrain(tensor: XLATensor, wanted: NamedSharding) -> None:

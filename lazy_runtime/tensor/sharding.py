@@ -10,6 +10,7 @@ into that order in the program that computes it, or before the next one that rea
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -82,6 +83,23 @@ def _axes(device: Device, ids: tuple[int, ...], shape: tuple[int, ...]) -> list[
         )
     _meshes.add((ids, shape))
     return found
+
+
+def parts(wanted: NamedSharding, dims: int) -> list[int]:
+    """Into how many parts a sharding cuts each of so many dimensions."""
+    entries = [*wanted.spec, *[None] * (dims - len(wanted.spec))]
+    return [math.prod(wanted.mesh.shape[name] for name in grid.names(entry)) for entry in entries]
+
+
+def stored(wanted: NamedSharding, shape: Sequence[int]) -> NamedSharding:
+    """How a buffer lies that is to be sharded so. jax has buffers of equal parts alone: a dimension that the devices do
+    not share equally is not cut, and each of them has all of it.
+    """
+    entries = [
+        entry if size % count == 0 else None
+        for entry, size, count in zip(wanted.spec, shape, parts(wanted, len(shape)), strict=False)
+    ]
+    return grid.sharding(wanted.mesh, [grid.names(entry) for entry in entries])
 
 
 def encode(cuts: Sequence[Sequence[int]]) -> list[int]:
@@ -184,6 +202,7 @@ def _of_handles(device: Device) -> dict[int, NamedSharding]:
         inner = _inner(tensor)  # not `unwrap`, which may record operators
         if inner.spec.device is device and inner.spec.shape == shape:
             value = inner.handle.value
+            wanted = stored(wanted, shape)
             found[id(inner.handle)] = wanted
             if value.array is not None and not value.array.is_deleted():
                 lay(value, device, wanted)

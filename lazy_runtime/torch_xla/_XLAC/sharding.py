@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -129,34 +130,30 @@ def _global_tensor_from_cpu_shards(
     Args:
         shards: CPU tensors of one shape, in the devices' order.
         op_sharding: how they lie together.
-        global_shape: of the tensor; what the parts make, by default.
+        global_shape: of the tensor; what the parts make, by default. Where it is smaller, the last parts have elements
+            that are none of the tensor's.
 
     Raises:
         RuntimeError: there are more or fewer parts, or they do not make such a tensor.
     """
     from ...dispatcher import mark_sharding
-    from ..distributed.spmd.xla_shard import XLAShard
-    from ..distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+    from ..distributed.spmd import shards as places
 
     dims, first = shards[0].dim(), shards[0]
     counts = op_sharding.tiles.shape[:dims] if op_sharding.type.name != "REPLICATED" else (1,) * dims
-    shape = tuple(size * count for size, count in zip(first.shape, counts, strict=True))
-    if global_shape is not None and tuple(global_shape) != shape:
+    whole = tuple(size * count for size, count in zip(first.shape, counts, strict=True))
+    shape = whole if global_shape is None else tuple(global_shape)
+    parts = [-(-size // count) for size, count in zip(shape, counts, strict=False)]
+    if len(shape) != dims or parts != list(first.shape):
         raise RuntimeError(
-            f"parts of shape {list(first.shape)} make a tensor of shape {list(shape)}, not {list(global_shape)}"
+            f"parts of shape {list(first.shape)} make a tensor of shape {list(whole)}, not {list(shape)}"
         )
     found = torch.zeros(shape, dtype=first.dtype, device="xla")
     mark_sharding.mark(found, _resolved(found, op_sharding))
-    whole = XLAShardedTensor(found)
-    known = whole.local_shards
+    known = places.of(found)
     if len(shards) != len(known):
         raise RuntimeError(f"expected a part for each of {len(known)} devices, got {len(shards)}")
-    whole.load_local_shards_(
-        [
-            XLAShard(given, each.indices, each.shard_device, each.replica_id)
-            for given, each in zip(shards, known, strict=True)
-        ]
-    )
+    places.load(found, [replace(each, data=given) for given, each in zip(shards, known, strict=True)])
     return found
 
 

@@ -91,11 +91,15 @@ def _moved(tensor: torch.Tensor, device: torch.device, input_sharding: Any = Non
     else:
         from ...execution import transfer
         from ...platform import xla_devices
+        from ...tensor import sharding
         from ...tensor.xla_tensor import to_functional
 
         shape = input_sharding.whole_shape(tensor)
-        lies = input_sharding.sharding(tensor, shape)
+        wanted = input_sharding.sharding(tensor, shape)
+        lies = None if wanted is None else sharding.stored(wanted, shape or tensor.shape)
         moved = to_functional(transfer.to_device(tensor.detach(), xla_devices.get(device), lies, shape))
+        if lies != wanted:
+            sharding.set_mark(moved, wanted)
     return _leaf_like(tensor, moved)
 
 

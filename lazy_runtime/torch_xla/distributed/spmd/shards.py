@@ -2,35 +2,86 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
+from jax.sharding import NamedSharding
 
 from ....dispatcher import mark_sharding
 from ....execution import assign, transfer
 from ....ir import dtypes
 from ....platform import hardware, xla_devices
-from ....tensor import host_arrays
+from ....tensor import host_arrays, sharding
 from ....tensor.xla_tensor import from_array, unwrap
 from .xla_shard import XLAShard
 
 
 def of(tensor: torch.Tensor) -> list[XLAShard]:
-    """What each device of this process has of a tensor, in the order of their numbers."""
+    """What each device of this process has of a tensor, in the order of their numbers, by the sharding that it was
+    marked with.
+    """
     kind = hardware.kind(xla_devices.get(tensor.device))
     array = mark_sharding.array_of(tensor.detach())
     numbers = {device: number for number, device in enumerate(xla_devices.all_physical_devices())}
+    tiles = _tiles(tensor, array)
     return [
         XLAShard(
-            download(part, tensor.dtype),
-            _indices(part.index, array.shape),
+            _padded(_within(part, tiles[part.device]), tiles[part.device].size).to(tensor.dtype),
+            _indices(tiles[part.device].index, array.shape),
             f"{kind}:{numbers[part.device]}",
-            part.replica_id,
+            tiles[part.device].replica,
         )
         for part in sorted(array.addressable_shards, key=lambda part: numbers[part.device])
     ]
+
+
+class _Tile(NamedTuple):
+    """What a device has by a tensor's sharding.
+
+    Attributes:
+        index: which of the elements.
+        size: of the tile, which may be larger: all are equal.
+        replica: the number of this copy.
+    """
+
+    index: tuple[slice, ...]
+    size: tuple[int, ...]
+    replica: int
+
+
+def _tiles(tensor: torch.Tensor, array: jax.Array) -> dict[Any, _Tile]:
+    wanted: Any = sharding.marked(tensor) or array.sharding
+    shape = array.shape
+    counts = sharding.parts(wanted, len(shape)) if isinstance(wanted, NamedSharding) else [1] * len(shape)
+    whole = tuple(-(-size // count) * count for size, count in zip(shape, counts, strict=True))
+    size = tuple(wanted.shard_shape(whole))
+    found: dict[Any, _Tile] = {}
+    copies: Counter[tuple[int, ...]] = Counter()
+    for device, index in wanted.devices_indices_map(whole).items():
+        ranges = [along.indices(full) for along, full in zip(index, whole, strict=True)]
+        start = tuple(first for first, _, _ in ranges)
+        clipped = [slice(min(first, end), min(last, end)) for (first, last, _), end in zip(ranges, shape, strict=True)]
+        found[device] = _Tile(tuple(clipped), size, copies[start])
+        copies[start] += 1
+    return found
+
+
+def _within(part: Any, tile: _Tile) -> torch.Tensor:
+    """A tile's elements, of the buffer that has them: it is the tile, or has more where tiles are not equal."""
+    starts = _start(part)
+    own = [slice(along.start - first, along.stop - first) for along, first in zip(tile.index, starts, strict=True)]
+    return transfer.download(part.data)[tuple(own)]
+
+
+def _padded(data: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    if tuple(data.shape) == tuple(size):
+        return data
+    found = data.new_zeros(size)
+    found[tuple(slice(0, length) for length in data.shape)] = data
+    return found
 
 
 def parts(tensor: torch.Tensor) -> dict[tuple[int, ...], Any]:
@@ -67,18 +118,31 @@ def load(tensor: torch.Tensor, shards: Sequence[XLAShard]) -> None:
     """Writes the data of all the parts that this process has of a tensor.
 
     Raises:
-        ValueError: these are not its parts.
+        RuntimeError: these are not its parts.
+        NotImplementedError: the parts are not equal, and other processes have some of them.
     """
     known = mark_sharding.array_of(tensor.detach())
-    places = {part.device: part for part in known.addressable_shards}
-    devices = sorted(places, key=lambda device: device.id)
-    expected = [tuple(places[device].data.shape) for device in devices]
+    tiles = _tiles(tensor, known)
+    devices = sorted((part.device for part in known.addressable_shards), key=lambda device: device.id)
+    expected = [tiles[device].size for device in devices]
     if [tuple(shard.data.shape) for shard in shards] != expected:
-        raise ValueError(
+        raise RuntimeError(
             f"load_local_shards_: the tensor of shape {list(tensor.shape)} has parts of the shapes {expected}, one for "
             f"each device of this process, got {[tuple(shard.data.shape) for shard in shards]}"
         )
-    _write(tensor, known, {device: shard.data for device, shard in zip(devices, shards, strict=True)})
+    if expected == [tuple(part.data.shape) for part in known.addressable_shards]:
+        _write(tensor, known, {device: shard.data for device, shard in zip(devices, shards, strict=True)})
+        return
+    if not known.is_fully_addressable:
+        raise NotImplementedError(
+            f"load_local_shards_: the devices do not share the tensor of shape {list(tensor.shape)} equally, and other "
+            "processes have parts of it: write the whole tensor (`copy_`) in each process"
+        )
+    whole = torch.zeros(known.shape, dtype=tensor.dtype)
+    for device, shard in zip(devices, shards, strict=True):
+        index = tiles[device].index
+        whole[index] = shard.data[tuple(slice(0, along.stop - along.start) for along in index)].to(tensor.dtype)
+    _write(tensor, known, {part.device: whole[part.index] for part in known.addressable_shards})
 
 
 def write(tensor: torch.Tensor, data: Mapping[tuple[int, ...], torch.Tensor]) -> None:

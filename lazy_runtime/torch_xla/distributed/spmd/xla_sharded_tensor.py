@@ -60,10 +60,16 @@ class XLAShardedTensor(torch.Tensor):
         """Writes the data of shards, as `local_shards` gives them, to the devices.
 
         Raises:
-            ValueError: they are not all of the tensor's, or of other sizes.
+            RuntimeError: the tensor is not in parts, or these are not all of them, or of other sizes.
+            NotImplementedError: the parts are not equal, and other processes have some of them.
         """
         from . import shards as each
 
+        if self.sharding_type is ShardingType.REPLICATED:
+            raise RuntimeError(
+                f"load_local_shards_: the tensor of shape {list(self.shape)} is on each device in full: write to it by "
+                "`copy_`"
+            )
         each.load(self.global_tensor, shards)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,7 +61,8 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
     """Cuts a tensor among the devices of a mesh, and has it stay so. XLA partitions the programs that use it.
 
     Of a tensor with data the data moves; a pending result is brought into this order in the program that computes it.
-    What is written to the tensor afterwards, by an optimizer for instance, lies as it does.
+    What is written to the tensor afterwards, by an optimizer for instance, lies as it does. A dimension that the
+    devices do not share equally is cut within programs alone; the tensor's buffers have all of it on each device.
 
     Args:
         t: an xla tensor, which is changed in place as far as its place on the devices goes.
@@ -71,7 +73,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
         the tensor as `XLAShardedTensor`.
 
     Raises:
-        ValueError: the mesh and the spec are none for this tensor, or its sizes cannot be divided so.
+        ValueError: the mesh and the spec are none for this tensor.
         RuntimeError: it is sharded in another way already, or `runtime.use_spmd()` has not been called.
     """
     from ....dispatcher import mark_sharding
@@ -180,7 +182,7 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Pa
 
 def _shard(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
     cuts = mesh.cuts(partition_spec)
-    _require_divisible(tensor.shape, mesh, cuts, partition_spec)
+    _require_entries(tensor.shape, cuts, partition_spec)
     encoded = [number for along in cuts for number in (len(along), *along)]
     return torch.ops.lazy_runtime.shard(tensor, mesh.numbers, list(mesh.mesh_shape), encoded)
 
@@ -232,14 +234,17 @@ class ShardingSpec:
             whole_shape: what the method of this name says of it.
 
         Raises:
-            ValueError: its sizes cannot be divided so.
+            ValueError: the devices cannot share the rows equally that each process has loaded.
         """
         spec = self.partition_spec
         if whole_shape is not None and not self.can_apply(t):
             spec = (*spec[:1], *[None] * (t.dim() - 1))
         elif not self.can_apply(t):
             return None
-        return _resolved(whole_shape or t.shape, self.mesh, spec, "a tensor of the batch")
+        found = _resolved(whole_shape or t.shape, self.mesh, spec, "a tensor of the batch")
+        if whole_shape is not None:
+            _require_equal_rows(whole_shape, self.mesh, spec)
+        return found
 
 
 def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
@@ -305,7 +310,7 @@ def _resolved(
 
     cuts = mesh.cuts(partition_spec)
     wanted = sharding.resolve(xla_devices.get(0), mesh.numbers, mesh.mesh_shape, cuts)
-    _require_divisible(shape, mesh, cuts, partition_spec, what)
+    _require_entries(shape, cuts, partition_spec, what)
     return wanted
 
 
@@ -315,27 +320,23 @@ def _require_xla(tensor: torch.Tensor, who: str) -> None:
         raise ValueError(f"{who}: expected a tensor on xla, got {where}: move it there first")
 
 
-def _require_divisible(
-    shape: Sequence[int],
-    mesh: Mesh,
-    cuts: Sequence[Sequence[int]],
-    partition_spec: PartitionSpec,
-    what: str = "the tensor",
+def _require_entries(
+    shape: Sequence[int], cuts: Sequence[Sequence[int]], partition_spec: PartitionSpec, what: str = "the tensor"
 ) -> None:
-    what = f"{what} of shape {list(shape)}"
     if len(cuts) != len(shape):
         raise ValueError(
-            f"partition_spec: expected an entry for each of the {len(shape)} dimensions of {what}, got "
-            f"{len(cuts)}: {tuple(partition_spec)}"
+            f"partition_spec: expected an entry for each of the {len(shape)} dimensions of {what} of shape "
+            f"{list(shape)}, got {len(cuts)}: {tuple(partition_spec)}"
         )
-    for dim, along in enumerate(cuts):
-        parts = 1
-        for axis in along:
-            parts *= mesh.mesh_shape[axis]
-        if shape[dim] % parts:
-            names = mesh.axis_names or tuple(range(len(mesh.mesh_shape)))
-            axes = " and ".join(f"{names[axis]!r} ({mesh.mesh_shape[axis]})" for axis in along)
-            raise ValueError(
-                f"{what} cannot be cut along the mesh's {axes}: dimension {dim} has {shape[dim]} elements, which "
-                f"{parts} devices cannot share equally"
-            )
+
+
+def _require_equal_rows(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec) -> None:
+    along = mesh.cuts(partition_spec)[0]
+    parts = math.prod(mesh.mesh_shape[axis] for axis in along)
+    if shape[0] % parts:
+        names = mesh.axis_names or tuple(range(len(mesh.mesh_shape)))
+        axes = " and ".join(f"{names[axis]!r} ({mesh.mesh_shape[axis]})" for axis in along)
+        raise ValueError(
+            f"ShardingSpec(minibatch=True): a tensor of the batch of shape {list(shape)} cannot be cut along the "
+            f"mesh's {axes}: dimension 0 has {shape[0]} elements, which {parts} devices cannot share equally"
+        )

@@ -90,8 +90,7 @@ def shardings_within(whole: bool) -> None:
     plain(x).square().sum().backward()
     for mine, expected in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-5)
-    with pytest.raises(Exception, match=r"dimension 0 has 5 elements, which 2 devices cannot share|Observed exception"):
-        compiled(x[:5].to("xla"))
+    torch.testing.assert_close(compiled(x[:5].to("xla")).cpu(), plain(x[:5]))  # rows that the devices cannot share
 
 
 @pytest.mark.parametrize("whole", [True, False])
