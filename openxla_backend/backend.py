@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.checkpoint import CheckpointPolicy
 
 from lazy_runtime.common import interrupts, ownership
 from lazy_runtime.compat.dynamo import GlobalStateSource, GuardBuilder, aot_autograd, install_guard
@@ -28,7 +26,7 @@ from . import asynchronous_compile
 from .asynchronous_compile import Prepare
 from .compiled import CompiledGraph, reset
 from .dynamo import attention, registration, step_capture
-from .graph import checkpoints, overlap, returned_inputs, tangents
+from .graph import checkpoints, overlap, returned_inputs, saved, tangents
 from .graph.overwritten_inputs import save_as_read
 from .inference import constant_hoisting
 
@@ -170,18 +168,15 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 def _cut(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
-    """The partition that saves what is random."""
-    random = [node for node in joint.graph.nodes if _is_random(node)]
-    for node in random:
-        for each in (node, *(user for user in node.users if user.target is operator.getitem)):
-            each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    """The partition that saves what `saved.py` says."""
+    is_random = saved.keep(joint)
     budget: Any = functorch_config.activation_memory_budget
-    if random and budget == 0:  # torch saves the arguments alone then, whatever must be saved
+    if is_random and budget == 0:  # torch saves the arguments alone then, whatever must be saved
         budget = _NEARLY_NONE
     with functorch_config.patch(activation_memory_budget=budget):
         parts = min_cut_rematerialization_partition(joint, inputs, **options)
-    saved: Any = parts[0].graph.output_node().args[0]
-    if not any(isinstance(each, torch.fx.Node) and isinstance(each.meta.get("val"), tuple | list) for each in saved):
+    values: Any = parts[0].graph.output_node().args[0]
+    if not any(isinstance(each, torch.fx.Node) and isinstance(each.meta.get("val"), tuple | list) for each in values):
         return parts
     # Where nothing but random operators is dear, torch 2.13 saves them as they are: all results of one as one value.
     with functorch_config.patch(activation_memory_budget=1.0, aggressive_recomputation=True):
@@ -190,10 +185,6 @@ def _cut(joint: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
 
 #: A budget of memory for which all is recomputed that may be.
 _NEARLY_NONE = 1e-9
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

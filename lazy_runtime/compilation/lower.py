@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..ir import dtypes, lowering_context
 from ..ir.graph import Call, Graph, Nested
 from ..ir.spec import TensorSpec
-from ..lowering import checks, layout
+from ..lowering import checks, extrema, layout
 from .donation_ordering import DonationOrdering
 from .plan import CompilePlan
 
@@ -121,11 +121,14 @@ def evaluate(
     collector = checks.current()
     slots: list[Any] = []
     ordering: DonationOrdering | None = collector.ordering
+    searched = extrema.searched(graph)
     next_operand = next_float = next_int = 0
     for number, call in enumerate(graph.calls):
         collector.call = number if number_of is None else number_of(number)
         operands = graph.operands[next_operand : next_operand + len(call.inputs)]
         next_operand += len(call.inputs)
+        for slot in searched.get(number, ()):
+            slots[slot] = extrema.fixed(slots[slot])
         arrays = [slots[slot] if slot >= 0 else leaves[-1 - slot] for slot in operands]
         if ordering is not None:
             arrays = ordering.operands(number, arrays)
