@@ -99,7 +99,8 @@ def stored(wanted: NamedSharding, shape: Sequence[int]) -> NamedSharding:
         entry if size % count == 0 else None
         for entry, size, count in zip(wanted.spec, shape, parts(wanted, len(shape)), strict=False)
     ]
-    return grid.sharding(wanted.mesh, [grid.names(entry) for entry in entries])
+    mesh: Any = wanted.mesh
+    return grid.sharding(mesh, [grid.names(entry) for entry in entries])
 
 
 def encode(cuts: Sequence[Sequence[int]]) -> list[int]:

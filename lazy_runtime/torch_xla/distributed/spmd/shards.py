@@ -30,7 +30,7 @@ def of(tensor: torch.Tensor) -> list[XLAShard]:
     return [
         XLAShard(
             _padded(_within(part, tiles[part.device]), tiles[part.device].size).to(tensor.dtype),
-            _indices(tiles[part.device].index, array.shape),
+            _indices(tiles[part.device].elements, array.shape),
             f"{kind}:{numbers[part.device]}",
             tiles[part.device].replica,
         )
@@ -42,12 +42,12 @@ class _Tile(NamedTuple):
     """What a device has by a tensor's sharding.
 
     Attributes:
-        index: which of the elements.
+        elements: which it is, of each dimension.
         size: of the tile, which may be larger: all are equal.
         replica: the number of this copy.
     """
 
-    index: tuple[slice, ...]
+    elements: tuple[slice, ...]
     size: tuple[int, ...]
     replica: int
 
@@ -72,7 +72,7 @@ def _tiles(tensor: torch.Tensor, array: jax.Array) -> dict[Any, _Tile]:
 def _within(part: Any, tile: _Tile) -> torch.Tensor:
     """A tile's elements, of the buffer that has them: it is the tile, or has more where tiles are not equal."""
     starts = _start(part)
-    own = [slice(along.start - first, along.stop - first) for along, first in zip(tile.index, starts, strict=True)]
+    own = [slice(along.start - first, along.stop - first) for along, first in zip(tile.elements, starts, strict=True)]
     return transfer.download(part.data)[tuple(own)]
 
 
@@ -140,7 +140,7 @@ def load(tensor: torch.Tensor, shards: Sequence[XLAShard]) -> None:
         )
     whole = torch.zeros(known.shape, dtype=tensor.dtype)
     for device, shard in zip(devices, shards, strict=True):
-        index = tiles[device].index
+        index = tiles[device].elements
         whole[index] = shard.data[tuple(slice(0, along.stop - along.start) for along in index)].to(tensor.dtype)
     _write(tensor, known, {part.device: whole[part.index] for part in known.addressable_shards})
 
