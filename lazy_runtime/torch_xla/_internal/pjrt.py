@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 def run_multiprocess(
     fn: Callable[..., _Result], *args: Any, start_method: str = "spawn", **kwargs: Any
 ) -> dict[int, _Result]:
-    """Calls `fn(*args, **kwargs)` in one process for each device of this host.
+    """Calls `fn(*args, **kwargs)` in one process for each device of this host, of its own even if there is one device.
 
     Args:
         start_method: see `xmp.spawn`.
@@ -36,7 +36,12 @@ def run_multiprocess(
         what `xmp.spawn` does.
     """
     with tempfile.TemporaryDirectory() as folder:
-        xmp.spawn(_keep_result, (fn, args, kwargs, folder), start_method=start_method)
+        given = fn, args, kwargs, folder
+        if xmp.device_count() == 1:
+            start: Any = torch.multiprocessing
+            start.start_processes(_keep_result, given, nprocs=1, start_method=start_method)
+        else:
+            xmp.spawn(_keep_result, given, start_method=start_method)
         files = sorted(Path(folder).iterdir(), key=lambda file: int(file.name))
         return {int(file.name): torch.load(file, weights_only=False) for file in files}
 

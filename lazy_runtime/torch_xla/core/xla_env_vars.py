@@ -1,6 +1,8 @@
-"""Names of environment variables, as `torch_xla.core.xla_env_vars` has them: those that mean something here.
+"""Names of environment variables, as `torch_xla.core.xla_env_vars` has them.
 
 Those of TPUs are libtpu's, which reads them when a TPU is first used (`_internal/tpu.py`); torchrun sets the ranks'.
+The last ones configure PyTorch/XLA's own runtime. Nobody reads them here: jax's client for the CPU is asynchronous,
+jax finds plugins by their entry points, and the ranks' variables say where processes meet.
 """
 
 PJRT_DEVICE = "PJRT_DEVICE"
@@ -25,3 +27,14 @@ TPU_SKIP_MDS_QUERY = "TPU_SKIP_MDS_QUERY"
 TPU_VISIBLE_CHIPS = "TPU_VISIBLE_CHIPS"
 TPU_WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 TPU_WORKER_ID = "TPU_WORKER_ID"
+
+PJRT_CPU_ASYNC_CLIENT = "PJRT_CPU_ASYNC_CLIENT"
+PJRT_DIST_SERVICE_ADDR = "PJRT_DIST_SERVICE_ADDR"
+PJRT_DYNAMIC_PLUGINS = "PJRT_DYNAMIC_PLUGINS"
+PJRT_LOCAL_PROCESS_COUNT = "PJRT_LOCAL_PROCESS_COUNT"
+PJRT_LOCAL_PROCESS_RANK = "PJRT_LOCAL_PROCESS_RANK"
+PJRT_SELECT_DEFAULT_DEVICE = "PJRT_SELECT_DEFAULT_DEVICE"
+TPU_MESH_CTLER_ADDR = "TPU_MESH_CONTROLLER_ADDRESS"
+TPU_MESH_CTLER_PORT = "TPU_MESH_CONTROLLER_PORT"
+TPU_NUM_DEVICES = "TPU_NUM_DEVICES"
+TPUVM_MODE = "TPUVM_MODE"

@@ -54,7 +54,7 @@ def spawn(
         ValueError: nprocs is less than 1.
         NotImplementedError: a process for each of several TPU chips.
     """
-    count = _device_count() if nprocs is None else nprocs
+    count = device_count() if nprocs is None else nprocs
     if count < 1:
         raise ValueError(f"nprocs: expected 1 or more, got {nprocs}")
     if count == 1:
@@ -159,7 +159,7 @@ def create_optimized_replica_groups() -> list[list[int]] | None:
     return None
 
 
-def _device_count() -> int:
+def device_count() -> int:
     """How many devices this host has, found out without a use of xla in this process.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -23,6 +25,18 @@ def test_results_of_processes(monkeypatch):
         0: (2, "xla", [42.0]),
         1: (2, "xla", [42.0]),
     }
+
+
+def test_one_device_has_a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr(pjrt.xmp.discovery, "kind_and_count", lambda: ("CPU", 1))
+    (process,) = pjrt.run_multiprocess(os.getpid).values()
+    assert process != os.getpid()
+    with pytest.raises(Exception, match="the factor is missing"):
+        pjrt.run_multiprocess(failing)
+
+
+def failing():
+    raise ValueError("the factor is missing")
 
 
 def test_spawn():
