@@ -322,7 +322,8 @@ TABLE = (
         "XLA_SAVE_TENSORS_FILE",
         "a file",
         "start",
-        "Each graph that is executed is appended, with the Python stack that executed it.",
+        "Each graph that is executed is appended, with the Python stack that executed it. Of several ranks each has a "
+        "file of its own, whose name ends with `.RANK`.",
         "the text of the graph per execution",
     ),
     Variable(

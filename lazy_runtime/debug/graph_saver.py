@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..common import environment, notices, source_locations
 from ..compilation import lower
+from ..processes import process_job
 from . import reports
 
 if TYPE_CHECKING:
@@ -27,13 +28,16 @@ def is_on() -> bool:
 
 
 def save(numbered: Linearized) -> None:
-    """Appends a graph that is about to be executed, with the user's stack."""
+    """Appends a graph that is about to be executed, with the user's stack; of several ranks each to a file of its own,
+    `NAME.RANK`.
+    """
     from . import graphs
 
     text = graphs.render(numbered, environment.value("XLA_SAVE_TENSORS_FMT"))
     frames = "".join(f"  {reports.described(line)}\n" for line in source_locations.stack())
+    here = process_job.process_place()
     _append(
-        environment.value("XLA_SAVE_TENSORS_FILE"),
+        environment.value("XLA_SAVE_TENSORS_FILE") + (f".{here.rank}" if here.size > 1 else ""),
         f"[ScheduleSyncTensorsGraph]\nGraph Name: {lower.graph_name()}\nTensorsGraphInfo:\n{frames}\n"
         f"## BEGIN_GRAPH\n{text.rstrip()}\n\nGraph Hash: {reports.graph_hash(numbered.graph)}\n\n## END_GRAPH\n\n",
     )

@@ -285,6 +285,20 @@ lazy_runtime.sync()
     assert "<module> (<string>:" in text
 
 
+def test_graphs_of_a_rank_have_a_file_of_their_own(fresh_process, tmp_path):
+    code = """
+import types
+from lazy_runtime.debug import graph_saver
+from lazy_runtime.processes.process_job import Place
+graph_saver.process_job = types.SimpleNamespace(process_place=lambda: Place(1, 2, 1, 2))
+torch.rand(4).to("xla").cos().cpu()
+"""
+    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(tmp_path / "graphs.txt"), **NO_CACHE)
+    (path,) = tmp_path.iterdir()
+    assert path.name == "graphs.txt.1"
+    assert "aten::cos" in path.read_text()
+
+
 def test_metrics_are_appended_at_each_step(monkeypatch, tmp_path, capsys):
     path = tmp_path / "metrics.txt"
     monkeypatch.setenv("XLA_METRICS_FILE", str(path))
