@@ -31,6 +31,8 @@ class TracedFunction(CheckedGraph):
         arguments: the specs that it was traced with.
         captured: the tensors that it reads beside its arguments.
         specs: what its results look like, row-major.
+        operands: what it reads or gives through: numbers of arguments, or of captured tensors, counted after those.
+        operand_specs: what these look like.
         key: equal for functions that do the same, up to the captured tensors.
     """
 
@@ -76,6 +78,9 @@ class TracedFunction(CheckedGraph):
                 self.captured.append(result)
             given.append(("operand", places[id(value)]))
         self._leaves, self._given = tuple(leaves), tuple(given)
+        self.operands = tuple(dict.fromkeys([*leaves, *(place for kind, place in given if kind == "operand")]))
+        known = [*self.arguments, *(each.spec for each in self.captured)]
+        self.operand_specs = [known[place] for place in self.operands]
         self.specs = [TensorSpec.of(each.spec.device, each.spec.dtype, each.spec.shape) for each in results]
         self.key = self.graph, self._leaves, self._given, self.arguments, tuple(each.spec for each in self.captured)
 
@@ -135,26 +140,21 @@ class TracedFunction(CheckedGraph):
         found, flag = self.evaluated([operands[place] for place in self._leaves], ints)
         return logical(self._gathered(found, operands)), flag
 
-    def evaluate(self, leaves: Sequence[Any]) -> Any:
-        """Its results within a trace of jax's, of arrays of the graph's leaves, which `leaves` says; unchecked.
+    def evaluate(self, operands: Sequence[Any]) -> Any:
+        """Its results within a trace of jax's, of arrays of its operands; unchecked.
 
         Raises:
             NotImplementedError: it draws random numbers, which would be the same each time.
         """
         if self.graph.ints:
             raise NotImplementedError(f"{self.name} draws random numbers: pass them as an argument")
-        operands = dict(zip(self.leaves, leaves, strict=True))
+        by_place = dict(zip(self.operands, operands, strict=True))
         with checks.collecting():
-            found = lower.evaluate(self.graph, leaves, (), ())
-        return logical(self._gathered(found, operands))
+            found = lower.evaluate(self.graph, [by_place[place] for place in self._leaves], (), ())
+        return logical(self._gathered(found, by_place))
 
     def _gathered(self, found: Sequence[Any], operands: Any) -> list[Any]:
         return [found[number] if kind == "result" else operands[number] for kind, number in self._given]
-
-    @property
-    def leaves(self) -> tuple[int, ...]:
-        """For each leaf of the graph the number of an argument, or of a captured tensor, counted after those."""
-        return self._leaves
 
     @property
     def is_fallible(self) -> bool:

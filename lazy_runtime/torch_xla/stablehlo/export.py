@@ -114,6 +114,7 @@ def _bundle(program: ExportedProgram, options: StableHLOExportOptions) -> Stable
             filled[place] = tensor
         with torch.no_grad():
             found = interpreter.run(*filled, enable_io_processing=False)
+            interpreter.env.clear()  # it keeps the results, and with a view its base
         return [found[place] for place in kept]
 
     specs = [TensorSpec.of(device, each.dtype, tuple(each.shape)) for _, each in tensors]
@@ -128,7 +129,7 @@ def _bundle(program: ExportedProgram, options: StableHLOExportOptions) -> Stable
     meta = StableHLOFunctionMeta(
         "forward",
         stablehlo.get_current_version(),
-        [_signature(spec) for spec in traced.graph.leaves],
+        [_signature(spec) for spec in traced.operand_specs],
         [_signature(spec) for spec in traced.specs],
         locations,
         [
@@ -181,12 +182,12 @@ def _inputs(program: ExportedProgram, options: StableHLOExportOptions) -> list[A
 def _lowered(traced: TracedFunction) -> tuple[bytes, str]:
     """The program in StableHLO's portable form, and as text."""
 
-    def function(*leaves: Any) -> list[Any]:
+    def function(*operands: Any) -> list[Any]:
         # XLA's own operators, not calls of torch's kernels
         with checks.collecting(), lowering_context.changed(is_sharded=True):
-            return list(traced.evaluate(leaves))
+            return list(traced.evaluate(operands))
 
-    structs = [spec.struct() for spec in traced.graph.leaves]
+    structs = [spec.struct() for spec in traced.operand_specs]
     with dtypes.x64():
         lowered = jax.jit(function, keep_unused=True).lower(*structs)
     text = lowered.as_text()
@@ -208,7 +209,7 @@ def _locations(
     """Which value each input of the StableHLO function is, the constants, and the weights."""
     specs, users = program.graph_signature.input_specs, _users(program)
     locations, constants, state = [], [], {}
-    for leaf in traced.leaves:
+    for leaf in traced.operands:
         if leaf not in places:
             captured = traced.captured[leaf - len(places)]
             locations.append(InputLocation.constant(len(constants)))

@@ -54,6 +54,19 @@ def test_a_model():
         made.get_stablehlo_text("other")
 
 
+class Results(nn.Module):
+    def forward(self, x, y):
+        return x, torch.stack([x, y]), torch.stack([x, y], 1).flatten(), y + 1, x
+
+
+def test_results_that_are_arguments_or_views(tmp_path):
+    args = torch.randn(3, 4), torch.randn(3, 4)
+    stablehlo.save_torch_model_as_stablehlo(Results(), args, tmp_path)
+    found = stablehlo.StableHLOGraphModule.load(tmp_path)(*args)
+    for mine, expected in zip(found, Results()(*args), strict=True):
+        assert torch.equal(mine.cpu(), expected)
+
+
 def test_files(tmp_path):
     model, args = Model().eval(), example()
     expected = model(*args)
