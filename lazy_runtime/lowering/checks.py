@@ -162,11 +162,14 @@ class Execution(NamedTuple):
 
     def record_time(self) -> None:
         """The metric `ExecuteTime`: from the start to where the end is seen, which is when somebody waits or the next
-        execution starts; where a compile comes between, to its start.
+        execution starts; where a compile comes between, to its start. Where one device stands for several,
+        `ExecuteReplicatedTime` has the same samples.
         """
         if self.began:
             end = compile_began if compile_began > self.began else time.perf_counter_ns()
             metrics.record("ExecuteTime", end - self.began)
+            if self.graph.device.grid is not None:
+                metrics.record("ExecuteReplicatedTime", end - self.began)
 
     def finish(self) -> None:
         """Waits until it has been executed.

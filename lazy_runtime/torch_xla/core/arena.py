@@ -51,12 +51,13 @@ def to_device(data: Any, device: torch.device, input_sharding: Any = None) -> An
             dictionary, one for each of its keys; None for no sharding.
 
     Raises:
-        ValueError: there is not one for each key, or one is not for a tensor's sizes.
+        KeyError: there is not one for each key.
+        ValueError: one is not for a tensor's sizes.
     """
     if isinstance(input_sharding, dict):
         if not isinstance(data, dict) or set(data) != set(input_sharding):
             found = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
-            raise ValueError(
+            raise KeyError(
                 f"input_sharding has the keys {sorted(map(str, input_sharding))}: expected a batch with the same ones, "
                 f"got {found}"
             )

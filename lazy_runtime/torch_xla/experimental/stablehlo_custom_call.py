@@ -42,7 +42,12 @@ def stablehlo_custom_call(
 
     Returns:
         a tensor, or a list of several.
+
+    Raises:
+        ValueError: `args` is empty.
     """
+    if not args:
+        raise ValueError(f"stablehlo_custom_call({call_target!r}): expected at least one input tensor, got none")
     from ...ir import dtypes
 
     looks = [(tuple(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]

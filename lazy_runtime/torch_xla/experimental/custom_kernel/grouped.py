@@ -144,8 +144,7 @@ def repeat_with_fixed_output_size(input: Tensor, repeats: Tensor, total_repeat_l
     Args:
         input: [n].
         repeats: integers [n].
-        total_repeat_length: of the result. Elements beyond are dropped, and missing ones are the last that was
-            repeated.
+        total_repeat_length: of the result. Elements beyond are dropped, and missing ones are the last of `input`.
 
     Raises:
         ValueError: one of the tensors is no vector.
@@ -153,6 +152,5 @@ def repeat_with_fixed_output_size(input: Tensor, repeats: Tensor, total_repeat_l
     if input.dim() != 1 or repeats.dim() != 1:
         raise ValueError(f"expected vectors, got shapes {list(input.shape)} and {list(repeats.shape)}")
     ends = repeats.cumsum(0)
-    places = torch.arange(total_repeat_length, device=input.device)
-    places = places.minimum(ends[-1] - 1)  # the last one goes on
-    return input[torch.searchsorted(ends, places, right=True)]
+    places = torch.searchsorted(ends, torch.arange(total_repeat_length, device=input.device), right=True)
+    return input[places.clamp(max=len(input) - 1)]

@@ -77,6 +77,8 @@ def test_custom_calls():
     assert 'backend_config = "config", has_side_effect = true' in text
     assert "tensor<4xi8>" in text
     del made
+    with pytest.raises(ValueError, match=r"'t'\): expected at least one input tensor"):
+        stablehlo_custom_call.stablehlo_custom_call((), "t", [(4,)], [torch.int8])
     several = stablehlo_custom_call.stablehlo_custom_call((x,), "t", [(4,), (2,)], [torch.int8, torch.float32])
     assert [each.shape for each in several] == [(4,), (2,)]
     del several

@@ -43,6 +43,9 @@ def one_device_stands_for_all():
     x = torch.ones(3, device="xla")
     assert (parts(x), text(x)) == ({(3,)}, "")
     assert len(unwrap(x).handle.value.array.devices()) == 4
+    xm.wait_device_ops()
+    _, measured = metrics.snapshot()
+    assert measured["ExecuteReplicatedTime"].total == measured["ExecuteTime"].total > 0
 
 
 def test_one_device_stands_for_all(spmd):
