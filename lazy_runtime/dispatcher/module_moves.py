@@ -24,6 +24,7 @@ from ..compat.torch import (
     swap_tensor_impl,
     use_count_of,
 )
+from ..tensor.xla_tensor import XLATensor, to_functional
 
 
 class _Move:
@@ -45,7 +46,7 @@ class _Move:
         known = self._buffers.get(id(tensor))
         if known is not None:
             return known[1]
-        moved = self.function(tensor)
+        moved = _of_user(self.function(tensor))
         if not _crosses(tensor, moved):
             return moved
         if not isinstance(tensor, torch.nn.Parameter) and id(tensor) not in self.script_parameters:
@@ -59,12 +60,17 @@ class _Move:
                     "would cut that graph: set its `grad` to None, or to `grad.detach()`, before the move"
                 )
             with torch.no_grad():
-                moved_grad = self.function(grad)
+                moved_grad = _of_user(self.function(grad))
             if _crosses(grad, moved_grad):
                 _exchange(grad, moved_grad)
         _exchange(tensor, moved)
         tensor.grad = grad
         return tensor
+
+
+def _of_user(moved: torch.Tensor) -> torch.Tensor:
+    """Under a `TorchDispatchMode` a move gives what functionalization works on, and not what it makes for users."""
+    return to_functional(moved) if type(moved) is XLATensor else moved
 
 
 def _crosses(tensor: torch.Tensor, moved: torch.Tensor) -> bool:

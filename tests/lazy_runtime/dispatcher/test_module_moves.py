@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 
 class Tied(torch.nn.Module):
@@ -362,3 +363,19 @@ def test_moves_that_do_not_cross_are_torchs():
     layer = torch.nn.Linear(3, 2).to("xla")
     weight = layer.weight
     assert layer.to("xla").half().weight is weight
+
+
+def test_a_move_under_a_dispatch_mode():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(2, 3)
+    with FlopCounterMode(display=False) as counter:
+        model.to("xla")
+        model(x.to("xla")).sum().backward()
+    assert counter.get_total_flops() > 0
+    plain(x).sum().backward()
+    torch.testing.assert_close(model[0].weight.grad.cpu(), plain[0].weight.grad)
+    optimizer.step()
+    expected = plain[0].weight.detach() - 0.1 * plain[0].weight.grad
+    torch.testing.assert_close(model.to("cpu")[0].weight.detach(), expected)
