@@ -24,7 +24,6 @@ from ..compat.torch import (
     swap_tensor_impl,
     use_count_of,
 )
-from ..tensor.xla_tensor import XLATensor, to_functional
 
 
 class _Move:
@@ -70,6 +69,11 @@ class _Move:
 
 def _of_user(moved: torch.Tensor) -> torch.Tensor:
     """Under a `TorchDispatchMode` a move gives what functionalization works on, and not what it makes for users."""
+    with DisableTorchFunctionSubclass():
+        if moved.device.type != "xla":
+            return moved
+    from ..tensor.xla_tensor import XLATensor, to_functional  # jax has been imported by now
+
     return to_functional(moved) if type(moved) is XLATensor else moved
 
 
