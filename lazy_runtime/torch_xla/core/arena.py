@@ -52,12 +52,13 @@ def to_device(data: Any, device: torch.device, input_sharding: Any = None) -> An
 
     Raises:
         KeyError: there is not one for each key.
-        ValueError: one is not for a tensor's sizes.
+        ValueError: `data` has no keys, or one is not for a tensor's sizes.
     """
     if isinstance(input_sharding, dict):
         if not isinstance(data, dict) or set(data) != set(input_sharding):
             found = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
-            raise KeyError(
+            kind = KeyError if isinstance(data, dict) else ValueError
+            raise kind(
                 f"input_sharding has the keys {sorted(map(str, input_sharding))}: expected a batch with the same ones, "
                 f"got {found}"
             )

@@ -28,6 +28,8 @@ def batches_in_parts() -> None:
     assert [form(named[key]) for key in "xyz"] == ["{devices=[4,1,1]0,1,2,3}", "{devices=[4]0,1,2,3}", ""]
     with pytest.raises(KeyError, match=r"has the keys \['x', 'y', 'z'\].*got \['x'\]"):
         list(MpDeviceLoader([{"x": images}], "xla", input_sharding=each))
+    with pytest.raises(ValueError, match=r"has the keys.*got Tensor"):
+        list(MpDeviceLoader([images], "xla", input_sharding=each))
     (last,) = MpDeviceLoader([images[:6]], "xla", input_sharding=by_rows)  # rows that the devices cannot share
     assert form(last) == "{devices=[4,1,1]0,1,2,3}"
     assert torch.equal(last.cpu(), images[:6])
