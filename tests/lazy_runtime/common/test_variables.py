@@ -31,9 +31,10 @@ def test_every_variable_that_is_read_is_in_the_table():
             read.update(
                 re.findall(r"""(?:environ(?:\.get\(|\[)|environment\.value\(|_switch\()"(\w+)""", path.read_text())
             )
-    others = re.compile(
+    others = re.compile(  # libtpu's, torchrun's, and those of PyTorch/XLA's runtime, which nobody reads
         "(CLOUD_)?TPU_|(LOCAL_)?(RANK|WORLD_SIZE)$|ACCELERATOR_TYPE$|WORKER_ID$"
-    )  # libtpu's, torchrun's
+        "|TPUVM_MODE$|PJRT_(CPU_ASYNC_CLIENT|DIST_SERVICE_ADDR|DYNAMIC_PLUGINS|LOCAL_PROCESS_|SELECT_DEFAULT_DEVICE)"
+    )
     assert {v for name, v in vars(xla_env_vars).items() if name.isupper() and not others.match(v)} <= known
     # those of compilers and libraries, which are not this package's
     assert {name for name in read if name.startswith(("XLA_", "PT_XLA", "PJRT", "CPU_NUM"))} - known <= {"XLA_FLAGS"}
