@@ -150,6 +150,13 @@ TENSORS = (
         "views, checkpoints and compiled graphs that write to shared memory",
         "_cdata as storage_address_of",
     ),
+    *attributes(
+        "torch:Tensor",
+        "torch:Tensor",
+        "a write to a view that a loop's function refuses is undone in the view's base",
+        "`scan` and `while_loop` whose functions write to views",
+        "_base as base_of",
+    ),
     Row(
         "torch._C:_storage_Use_Count",
         "`resize_` asks whether other tensors share the memory",
@@ -264,6 +271,7 @@ ROWS = needed_by(
             "module_backward_hooks_of",
         ),
         NOTHING: (
+            "base_of",
             "destroy_library",
             "from_dlpack",
             "is_traceable_wrapper_subclass",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..compat.torch import is_functional_tensor
+from ..compat.torch import base_of, is_functional_tensor
 from ..ir.graph import Node
 from ..recording import dispatch
 from ..tensor.xla_tensor import XLATensor, to_functional, unwrap
@@ -42,7 +42,7 @@ class OutsideTensors:
 
     def _note(self, tensor: torch.Tensor) -> None:
         # a write to a view is one to its base, and changes the other views of that
-        for each in (tensor, tensor._base):
+        for each in (tensor, base_of(tensor)):
             if each is not None and id(each) not in self._found and is_functional_tensor(each):
                 inner = unwrap(each)
                 if self._is_outside(inner):
