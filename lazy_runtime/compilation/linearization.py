@@ -50,17 +50,28 @@ def linearize(
         others: nodes that stay pending, to which other threads may append meanwhile. What they read is an output too,
             and no buffer of theirs is donated.
     """
-    try:
-        numbered = _number(device, pending, donate, options, wanted)
-    except _MissingError:
-        pending = _with_missing(pending)
-        numbered = _number(device, pending, donate, options, wanted)
+    numbered, pending = _number_with_missing(device, pending, donate, options, wanted)
     if others:
         kept = _kept_for(others, pending, numbered)
-        if kept:
-            numbered = _number(device, pending, donate, options, wanted)
+        if kept:  # and with them is needed what they read
+            numbered, _ = _number_with_missing(device, pending, donate, options, wanted)
         del kept  # by now `live` has those that matter
     return numbered
+
+
+def _number_with_missing(
+    device: Device,
+    pending: Sequence[Node],
+    donate: bool,
+    options: tuple[tuple[str, Any], ...],
+    wanted: Collection[Handle] | None,
+) -> tuple[Linearized, Sequence[Node]]:
+    """The numbered graph, and the nodes with those that they need of nodes that are on no list."""
+    try:
+        return _number(device, pending, donate, options, wanted), pending
+    except _MissingError:
+        pending = _with_missing(pending)
+        return _number(device, pending, donate, options, wanted), pending
 
 
 def _number(

@@ -36,7 +36,8 @@ class Recomputation:
     Attributes:
         task: number of the backward pass.
         token: an element of what was recorded last before it.
-        behind: id of a value → the value behind the barrier.
+        behind: id of a value → the handle of the value behind the barrier. Without it, a program of another thread
+            would leave that value out before anything here reads it.
         kept: keeps these ids from being used again.
         nodes: what depends on a value behind a barrier.
     """
@@ -44,7 +45,7 @@ class Recomputation:
     def __init__(self, task: int, token: XLATensor):
         self.task = task
         self.token = token
-        self.behind: dict[int, Value] = {}
+        self.behind: dict[int, Handle] = {}
         self.kept: list[Value] = []
         self.nodes: set[Node] = set()
 
@@ -77,11 +78,14 @@ def hold_back(
             return
         current = _thread.recomputation = Recomputation(_graph_task(), token)
     for number, value in enumerate(inputs):
-        inputs[number] = current.behind.get(id(value), value)
+        behind = current.behind.get(id(value))
+        if behind is not None:
+            inputs[number] = behind.value
     if any(value.node in current.nodes for value in inputs):
         return
     tensors = []
-    for value, spec in zip(inputs, specs, strict=True):
+    once = {id(value): (value, spec) for value, spec in zip(inputs, specs, strict=True)}
+    for value, spec in once.values():
         handle = value.owner() if value.owner is not None else None
         tensors.append(make(handle or Handle(value), spec))
     barrier = torch.ops.lazy_runtime.optimization_barrier.default
@@ -89,11 +93,12 @@ def hold_back(
     with torch.no_grad():
         results = dispatch(XLATensor, barrier, (), ([*tensors, current.token],))
     _thread.recomputation = current
-    for number, (value, result) in enumerate(zip(list(inputs), results, strict=False)):
-        same = result.handle.value
-        current.behind[id(value)] = inputs[number] = same
+    for (value, _), result in zip(once.values(), results, strict=False):
+        current.behind[id(value)] = result.handle
         current.kept.append(value)
-        current.nodes.add(same.node)
+        current.nodes.add(result.handle.value.node)
+    for number, value in enumerate(inputs):
+        inputs[number] = current.behind[id(value)].value
 
 
 def recorded(node: Node) -> None:

@@ -154,6 +154,17 @@ def test_what_others_read_is_an_output_and_not_donated():
     assert numbered.leaves == [value]
 
 
+def test_what_others_read_may_need_a_node_of_a_failed_program():
+    (x,) = buffers(torch.ones(3))
+    device = x.spec.device
+    # of the sum and its square nobody holds a handle, so the sum is needed only once the other's reader is seen
+    nodes, _kept = record(lambda x: ((x.exp() + 1).square(), x.cos())[1:], x)
+    _failed, of_it, reader, mine = nodes
+    numbered = linearization.linearize(device, [of_it, mine], donate=False, others=[reader])
+    assert names(numbered.graph) == ["aten::exp", "aten::add.Tensor", "aten::cos"]
+    assert [handle.value for handle in numbered.live][0] is reader.inputs[0]
+
+
 def test_a_graph_that_is_alone_is_numbered_once_for_what_it_depends_on():
     """As a training step is: until somebody holds a value that was to be donated, or lets go of a result."""
     nested, _kept = number(lambda x, y: (x + y, x * 2), *buffers(torch.ones(3), torch.ones(3)))
