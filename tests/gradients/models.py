@@ -153,7 +153,7 @@ def timm(name: str, size: int = 32, module: str | None = None, **arguments: Any)
             import timm
 
             if module is None:
-                return timm.create_model(name, pretrained=False, num_classes=CLASSES, **arguments)
+                return timm.create_model(name, pretrained=False, **{"num_classes": CLASSES, **arguments})
             source = importlib.import_module(f"timm.models.{module}")
             of_source = {key: _find(source, value) for key, value in arguments.items()}
             return getattr(source, name)(num_classes=CLASSES, **of_source)
@@ -177,7 +177,17 @@ _FOUR: dict[str, Any] = {"depths": (1, 1, 1, 1)}
 _DIMS: dict[str, Any] = {**_FOUR, "dims": (8, 16, 24, 32)}
 _EMBEDDED: dict[str, Any] = {**_FOUR, "embed_dims": (8, 16, 24, 32), "num_heads": (1, 2, 2, 2)}
 _PATCHES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 16}
-timm("levit_128s", 64, img_size=64, embed_dim=(16, 24, 32), key_dim=8, num_heads=(2, 2, 2), depth=(1, 1, 1))
+# without its head, whose batch norm over images alone refuses to be trained on one
+timm(
+    "levit_128s",
+    128,
+    num_classes=0,
+    embed_dim=(16, 24, 32),
+    key_dim=8,
+    num_heads=(2, 2, 2),
+    depth=(1, 1, 1),
+    img_size=128,
+)
 timm("xcit_nano_12_p16_224", img_size=32, embed_dim=16, depth=1, num_heads=2, cls_attn_layers=1, use_pos_embed=False)
 timm("convnext_atto", 64, **_DIMS)
 timm("MetaFormer", 64, "metaformer", token_mixers="Pooling", norm_layers="GroupNorm1", **_DIMS)
@@ -205,7 +215,7 @@ timm("pvt_v2_b0", 64, **_EMBEDDED)
 timm("cait_xxs24_224", img_size=32, embed_dim=16, depth=1, num_heads=2, depth_token_only=1)
 timm("convit_tiny", depth=2, num_heads=2, local_up_to_layer=1, **_PATCHES)
 timm("twins_svt_small", 64, img_size=64, **_EMBEDDED)
-timm("visformer_tiny", img_size=32, init_channels=8, embed_dim=16, depth=(1, 1, 1), num_heads=2)
+timm("visformer_tiny", 64, img_size=64, init_channels=8, embed_dim=16, depth=(1, 1, 1), num_heads=2)
 timm("davit_tiny", 64, **_EMBEDDED)
 timm("FocalNet", 64, "focalnet", embed_dim=8, **_FOUR)
 timm("mambaout_femto", 64, **_DIMS)
