@@ -162,7 +162,7 @@ def test_what_others_read_may_need_a_node_of_a_failed_program():
     _failed, of_it, reader, mine = nodes
     numbered = linearization.linearize(device, [of_it, mine], donate=False, others=[reader])
     assert names(numbered.graph) == ["aten::exp", "aten::add.Tensor", "aten::cos"]
-    assert [handle.value for handle in numbered.live][0] is reader.inputs[0]
+    assert numbered.live[0].value is reader.inputs[0]
 
 
 def test_a_graph_that_is_alone_is_numbered_once_for_what_it_depends_on():
