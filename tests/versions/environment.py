@@ -28,10 +28,11 @@ def interpreter(version: str) -> str:
     Raises:
         MissingError: there is none.
     """
-    if found := shutil.which(f"python{version}"):
-        return found
-    for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
-        return str(path)
+    paths = [shutil.which(f"python{version}"), *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    for path in paths:
+        # pyenv has a command for each of its versions, which fails where another one is chosen
+        if path is not None and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return str(path)
     raise MissingError(f"there is no python{version}")
 
 
