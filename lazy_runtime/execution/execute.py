@@ -91,7 +91,7 @@ def is_unobserved() -> bool:
 
 
 @skip
-def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = None) -> None:
+def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = None, ends_step: bool = False) -> None:
     """Executes everything pending on `device` as one program, asynchronously unless `wait`.
 
     Tensors that nobody can read any more are not computed, and their buffers are reused for the outputs.
@@ -99,6 +99,7 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
     Args:
         wanted: values that are read, or none where a step ends: nobody asked for a sync. What other threads have
             recorded stays pending, but for what is needed of it (`recorders.py`). None if somebody did ask.
+        ends_step: somebody asked, at the end of a step. What other threads that end steps have recorded stays pending.
 
     Raises:
         what went wrong in an earlier execution (`checks.py`): what is pending stays pending.
@@ -119,7 +120,7 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
             now = time.perf_counter_ns()
             metrics.record("DeviceLockWait", now - asked)
             metrics.record("LazyTracing", asked - device.began_ns)
-        pending = recorders.take(device, wanted)
+        pending = recorders.take(device, wanted, ends_step)
         try:
             if pending and _ONE_BY_ONE[bool(wanted)]:
                 for node in op_by_op.nodes(pending):

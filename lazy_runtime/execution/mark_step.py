@@ -7,7 +7,7 @@ import sys
 from ..common import environment, metrics, source_locations
 from ..debug import metrics_saver
 from ..platform import xla_devices
-from . import closures, execute
+from . import closures, execute, recorders
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
@@ -17,8 +17,9 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     if environment.value("XLA_EMIT_STEPLOG"):
         sys.stderr.write("lazy_runtime.sync\n")
     metrics.count("MarkStep")
+    recorders.note_step()
     for found in xla_devices.of_this_thread():
-        execute.sync(found, wait)
+        execute.sync(found, wait, ends_step=True)
     if reset_scope:
         source_locations.reset_scopes()
     metrics_saver.save_metrics()

@@ -1,4 +1,4 @@
-"""Which thread has recorded what is pending: where one reads a value, another's graph is not cut in two.
+"""Which thread has recorded what is pending: where one reads a value or ends a step, another's graph is not cut in two.
 
 A program is found again if its graph is the same. Cut wherever another thread happens to be, nearly each is a new one.
 """
@@ -17,6 +17,7 @@ from ..platform.xla_devices import Device
 several = False
 
 _known: set[int] = set()
+_stepping: set[int] = set()
 _first = 0
 
 
@@ -37,15 +38,31 @@ def mark(node: Node) -> None:
         node.thread = get_ident()
 
 
-def take(device: Device, wanted: Iterable[Value] | None) -> list[Node]:
+def note_step() -> None:
+    """Takes note of the calling thread as one that ends steps of its own."""
+    thread = get_ident()
+    if thread not in _stepping:
+        _stepping.intersection_update(_living())
+        _stepping.add(thread)
+
+
+def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False) -> list[Node]:
     """Takes from a device's list what the calling thread has recorded, and threads that have ended, and what that and
     the wanted values need of other threads. The rest stays, but for what nobody can read any more. Takes everything
     where `wanted` is None, and where there are collectives: all ranks come to the same ones in the same order.
+
+    Args:
+        ends_step: the calling thread ends a step. Then what stays is of threads that end steps too: nobody but a reader
+            or such a thread's own `sync` executes what a thread without steps has recorded.
     """
     pending = taken = device.pending[:]
     left: list[Node] = []
-    if several and wanted is not None and not any(node.call.collective for node in pending):
-        mine = _mine(pending, wanted)
+    others: set[int] = set()
+    if several and (ends_step or wanted is not None):
+        others = _living() & _stepping if ends_step else _living()
+        others.discard(get_ident())
+    if others and not any(node.call.collective for node in pending):
+        mine = _mine(pending, wanted or (), others)
         left = _readable(device, [node for node in pending if node not in mine], len(pending))
         taken = [node for node in pending if node in mine]
     # the list itself stays: another thread may be about to append to it
@@ -53,16 +70,45 @@ def take(device: Device, wanted: Iterable[Value] | None) -> list[Node]:
     return taken
 
 
-def _mine(pending: Sequence[Node], wanted: Iterable[Value]) -> set[Node | None]:
-    # threads of C++ are not among them: a backward pass that autograd runs in one belongs to whoever reads its results
-    others = {thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
-    others.discard(get_ident())
+def _living() -> set[int]:
+    """The threads that run, without those of C++."""
+    running = [thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)]
+    return {thread.ident for thread in running if thread.ident is not None}
+
+
+def _mine(pending: Sequence[Node], wanted: Iterable[Value], others: set[int]) -> set[Node | None]:
     found = {value.node for value in wanted}
+    owners = _owners(pending, others)
     for node in reversed(pending):
-        if node in found or getattr(node, "thread", _first) not in others:
+        if node in found or node not in owners:
             found.add(node)
             found.update([value.node for value in node.inputs])
     return found
+
+
+def _owners(pending: Sequence[Node], others: set[int]) -> dict[Node, int]:
+    """The nodes that belong to other threads, with these.
+
+    A thread of C++ is none of them: autograd runs the backward passes of all threads in one. What it records belongs to
+    the thread whose values it reads, or whose nodes read it.
+    """
+    living = _living()
+    owners: dict[Node, int] = {}
+    ownerless: set[Node] = set()
+    for node in pending:
+        thread = getattr(node, "thread", _first)
+        if thread not in living:
+            thread = next((owners[value.node] for value in node.inputs if value.node in owners), None)
+            if thread is None:
+                ownerless.add(node)
+        if thread in others:
+            owners[node] = thread
+    for node in reversed(pending) if ownerless else ():
+        if node in owners:
+            for value in node.inputs:
+                if value.node in ownerless:
+                    owners.setdefault(value.node, owners[node])
+    return owners
 
 
 def _readable(device: Device, left: list[Node], known: int) -> list[Node]:

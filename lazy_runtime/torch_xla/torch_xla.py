@@ -47,7 +47,8 @@ def real_devices() -> list[str]:
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Executes everything that is pending on every xla device (a thread of `DataParallel`: on its own), and then runs
-    the step's closures (`xm.add_step_closure`).
+    the step's closures (`xm.add_step_closure`). Where several threads call it, each one's graph is a step of its own:
+    what another of them has recorded stays pending until that thread calls it, or somebody reads a value.
 
     Args:
         wait: also wait until it has been executed; otherwise the call returns as soon as it is started.

@@ -92,13 +92,48 @@ def test_what_others_read_is_kept(other, recording):
     assert z.tolist() == [6, 6, 6]
 
 
-def test_a_sync_executes_everything(other, recording):
-    kept = other(lambda: made(1) + 1)
+def test_a_sync_executes_what_threads_without_steps_have_recorded(other, recording):
+    x = made(1)
+    kept = other(lambda: x + 1)
     own = made(2) + 1
     lazy_runtime.sync()
     assert pending() == []
     assert kept.tolist() == [2, 2, 2]
     assert own.tolist() == [3, 3, 3]
+
+
+def test_threads_that_sync_have_steps_of_their_own(other, recording):
+    """One's sync comes where the other's graph is half recorded; forward and backward passes are one program."""
+
+    def begin(number: float) -> tuple[torch.Tensor, torch.Tensor]:
+        x = made(number).requires_grad_()
+        return x, beginning(x)
+
+    def middle(y: torch.Tensor) -> None:
+        ((y * 2).exp()).sum().backward()
+
+    def end(x: torch.Tensor) -> list[float]:
+        with torch.no_grad():
+            x -= x.grad
+        lazy_runtime.sync()
+        return x.tolist()
+
+    def step(number: float) -> list[float]:
+        x, y = begin(number)
+        middle(y)
+        return end(x)
+
+    expected = [step(1), other(lambda: step(2))]
+    compiler.clear()
+    metrics.clear()
+    for _ in range(3):
+        x, y = begin(1)
+        u, v = other(lambda: begin(2))
+        middle(y)
+        other(lambda: middle(v))  # noqa: B023
+        assert end(x) == expected[0]
+        assert other(lambda: end(u)) == expected[1]  # noqa: B023
+    assert metrics.value("UncachedCompile") == 3  # of two numbers that fill a tensor, and of the step
 
 
 def test_a_thread_that_has_ended_leaves_its_graph_to_others(recording):
