@@ -167,7 +167,10 @@ class Worker:
     def checkpoint(self) -> None:
         x, y = self.any()
         a, b = x.detach().clone().requires_grad_(), y.detach().clone().requires_grad_()
-        torch.utils.checkpoint.checkpoint(lambda t: (t * t + t) * t, a, use_reentrant=False).sum().backward()
+        # torch gives the random state to Python under a lock and may release the GIL there: threads hang that both ask
+        torch.utils.checkpoint.checkpoint(
+            lambda t: (t * t + t) * t, a, use_reentrant=False, preserve_rng_state=False
+        ).sum().backward()
         ((b * b + b) * b).sum().backward()
         self.put(a.grad, b.grad)  # type: ignore[arg-type]
 
