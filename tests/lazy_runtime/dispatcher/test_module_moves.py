@@ -317,7 +317,11 @@ def test_a_compiled_module_moves_to_and_fro():
 def test_dynamo_traces_moves_that_change_nothing():
     layer = torch.nn.Linear(3, 2)
     traced = torch.compile(lambda x: layer.to("cpu")(x), backend="openxla", fullgraph=True)
-    torch.testing.assert_close(traced(torch.ones(1, 3)), layer(torch.ones(1, 3)))
+    if torch.__version__ < (2, 12):  # whose Dynamo traces no `Parameter()`, which torch's own move calls
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torch\.nn\.Parameter"):
+            traced(torch.ones(1, 3))
+    else:
+        torch.testing.assert_close(traced(torch.ones(1, 3)), layer(torch.ones(1, 3)))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
