@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -16,8 +17,32 @@ from ..platform import xla_devices
 #: `(*arrays)` to a sequence of arrays.
 Function = Callable[..., Sequence[Any]]
 
-#: (key, looks of the tensors, platform) → the digest that names what the function does.
-_traced: dict[Any, str] = {}
+#: How many traces are remembered. A loop that makes a new function at each call would keep them all alive otherwise,
+#: with what they close over; what is forgotten is traced again.
+REMEMBERED = 1024
+
+Looks = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+class _Keyed:
+    """A function that another with the same key stands for.
+
+    Attributes:
+        name: in errors.
+        noted: what the function notes when it is traced, for its caller.
+    """
+
+    def __init__(self, function: Function, key: Hashable, name: str, noted: dict[str, Any] | None = None):
+        self.function = function
+        self.key = key
+        self.name = name
+        self.noted = {} if noted is None else noted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
 
 def call(function: Function, tensors: Sequence[torch.Tensor], key: Hashable, name: str) -> list[torch.Tensor]:
@@ -36,20 +61,28 @@ def call(function: Function, tensors: Sequence[torch.Tensor], key: Hashable, nam
         TypeError: the function gives something of a dtype that torch does not have.
         what the function raises for arrays of these shapes.
     """
-    looks = _looks(tensors)
+    return _call(_Keyed(function, key, name), tensors)[0]
+
+
+def _call(function: _Keyed, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """What the function gives, and what it noted when it was traced."""
     device = tensors[0].device
     platform = xla_devices.get(device).platform if device.type == "xla" else "cpu"
-    digest = _traced.get((key, looks, platform))
-    if digest is None:
-        structs = [jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype)) for shape, dtype in looks]
-        found = computation.trace(lambda *arrays: list(function(*arrays)), structs, platform)
-        for each in found.outputs:
-            try:
-                dtypes.to_torch(each.dtype)
-            except KeyError:
-                raise TypeError(f"{name} gives {each.dtype}, which torch does not have") from None
-        digest = _traced[key, looks, platform] = found.digest
-    return list(torch.ops.lazy_runtime.computation(list(tensors), digest))
+    digest, noted = _traced(function, _looks(tensors), platform)
+    return list(torch.ops.lazy_runtime.computation(list(tensors), digest)), noted
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _traced(function: _Keyed, looks: Looks, platform: str) -> tuple[str, dict[str, Any]]:
+    """The digest that names what the function does, and what it notes meanwhile."""
+    structs = [jax.ShapeDtypeStruct(shape, dtypes.to_numpy(dtype)) for shape, dtype in looks]
+    found = computation.trace(lambda *arrays: list(function.function(*arrays)), structs, platform)
+    for each in found.outputs:
+        try:
+            dtypes.to_torch(each.dtype)
+        except KeyError:
+            raise TypeError(f"{function.name} gives {each.dtype}, which torch does not have") from None
+    return found.digest, function.noted
 
 
 def call_with_gradients(
@@ -70,7 +103,8 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Function, key: Hashable, name: str, wanted: Any, *tensors: torch.Tensor) -> Any:
         looks = _looks(tensors)
-        known = _residuals.setdefault((key, wanted, looks), {})
+
+        noted: dict[str, Any] = {}
 
         def with_residuals(*arrays: Any) -> Sequence[Any]:
             def of_wanted(*some: Any) -> Any:
@@ -78,11 +112,11 @@ class _WithGradients(torch.autograd.Function):
                 return list(function(*[next(given) if w else x for w, x in zip(wanted, arrays, strict=True)]))
 
             results, pull = jax.vjp(of_wanted, *[x for w, x in zip(wanted, arrays, strict=True) if w])
-            kept, known["structure"] = jax.tree.flatten(pull)
-            known["count"] = len(results)
+            kept, noted["structure"] = jax.tree.flatten(pull)
+            noted["count"] = len(results)
             return [*results, *kept]
 
-        made = call(with_residuals, tensors, ("forward", key, wanted), name)
+        made, known = _call(_Keyed(with_residuals, ("forward", key, wanted), name, noted), tensors)
         results, kept = made[: known["count"]], made[known["count"] :]
         ctx.known, ctx.key, ctx.name, ctx.wanted = known, (key, wanted, looks), name, wanted
         ctx.save_for_backward(*kept)
@@ -105,11 +139,7 @@ class _WithGradients(torch.autograd.Function):
         return None, None, None, None, *[next(made) if w else None for w in ctx.wanted]
 
 
-#: What is known of the residuals of a function, by its key and what it was called with.
-_residuals: dict[Any, dict[str, Any]] = {}
-
-
-def _looks(tensors: Sequence[torch.Tensor]) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+def _looks(tensors: Sequence[torch.Tensor]) -> Looks:
     return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
 
 

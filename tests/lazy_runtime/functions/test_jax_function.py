@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax.numpy as jnp
 import pytest
 import torch
@@ -37,6 +40,31 @@ def test_it_is_traced_once_for_each_look():
         (made,) = jax_function.call(function, [torch.ones(shape, device="xla")], function, "function")
         assert made.tolist() == [2.0] * shape[0]
     assert traced == [(2,), (3,)]
+
+
+def test_functions_of_a_loop_do_not_stay(monkeypatch):
+    """The gradients of one that was forgotten are right: what it noted is its caller's."""
+
+    class Weight:
+        pass
+
+    def square(weight):
+        return lambda x: [x * x + 0 * weight.number]
+
+    held = []
+    x = torch.ones(3, device="xla", requires_grad=True)
+    (first,) = jax_function.call_with_gradients(lambda x: [x * x], [x], "x * x", "square")
+    for _ in range(jax_function.REMEMBERED + 10):
+        weight = Weight()
+        weight.number = 1
+        held.append(weakref.ref(weight))
+        function = square(weight)
+        jax_function._traced(jax_function._Keyed(function, function, "square"), jax_function._looks([x]), "cpu")
+    del weight, function
+    gc.collect()
+    assert sum(each() is not None for each in held) <= jax_function.REMEMBERED
+    first.sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
 
 
 def test_a_dtype_that_torch_lacks():
