@@ -74,6 +74,15 @@ def test_resuming_is_bit_for_bit(model, tmp_path):
 
 
 @pytest.mark.long
+def test_a_compiled_model(tmp_path):
+    options = {"mask": False, "attention": "eager", "backend": "openxla"}
+    xla, cpu = both(tmp_path, "llama", cpu={"backend": None}, max_steps=4, **options)
+    compare(xla.found, cpu)
+    steps = arguments(max_steps=8, logging_steps=100, evaluate=False, **options)
+    assert on_xla("trainer.py", "llama", "steps", *steps, folder=tmp_path).per_step(4, 8) == [(1, 0)] * 4
+
+
+@pytest.mark.long
 def test_accumulation(tmp_path):
     xla, cpu = both(tmp_path, "llama", max_steps=4, gradient_accumulation_steps=2, mask=False)
     compare(xla.found, cpu)

@@ -3,8 +3,8 @@
     python trainer.py bert|gpt2|llama DIRECTORY [name=value ...]
 
 The pairs are arguments of `TrainingArguments`, and `dropout` (a rate), `mask` (whether batches have an attention mask),
-`attention` (`eager` or `sdpa`), `evaluate`, and
-`spmd` (one process for all devices). The last line of the output is JSON.
+`attention` (`eager` or `sdpa`), `backend` (of `torch.compile`), `evaluate`, and `spmd` (one process for all devices).
+The last line of the output is JSON.
 """
 
 import ast
@@ -80,7 +80,10 @@ def make(name, dropout, attention):
     )
 
 
-def trainer(name, directory, dropout=0.0, mask=True, attention="sdpa", **options):
+def trainer(name, directory, dropout=0.0, mask=True, attention="sdpa", backend=None, **options):
+    model = make(name, dropout, attention)
+    if backend is not None:
+        model.compile(backend=backend)
     defaults = {"logging_steps": 1, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     arguments = TrainingArguments(
         output_dir=directory,
@@ -90,7 +93,7 @@ def trainer(name, directory, dropout=0.0, mask=True, attention="sdpa", **options
         **{"learning_rate": 1e-3, **defaults, **options},
     )
     return (ShardedTrainer if "fsdp" in options else Trainer)(
-        model=make(name, dropout, attention),
+        model=model,
         args=arguments,
         train_dataset=Tokens(64, name == "bert", mask, 1),
         eval_dataset=Tokens(16, name == "bert", mask, 2),
