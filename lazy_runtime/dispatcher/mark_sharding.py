@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import torch
-from jax.sharding import NamedSharding
 
 from ..common.skipped_by_dynamo import skip
+from ..compat.jax_import import jax
 from ..execution import execute
 from ..ir import grid
 from ..ops import registry
@@ -19,7 +18,7 @@ from ..tensor.xla_tensor import XLATensor, unwrap
 
 
 @skip
-def mark(tensor: torch.Tensor, wanted: NamedSharding) -> None:
+def mark(tensor: torch.Tensor, wanted: jax.sharding.NamedSharding) -> None:
     """Has a tensor lie so from now on: its data is moved at once, a pending result in the program that computes it.
 
     Raises:
@@ -36,7 +35,7 @@ def mark(tensor: torch.Tensor, wanted: NamedSharding) -> None:
 
 
 @skip
-def annotate(tensor: torch.Tensor, wanted: NamedSharding) -> None:
+def annotate(tensor: torch.Tensor, wanted: jax.sharding.NamedSharding) -> None:
     """Has those who read a tensor from now on see it so, without a mark: what is written to it lies as XLA likes."""
     _bring(unwrap(tensor), wanted)
 
@@ -57,7 +56,7 @@ def array_of(tensor: torch.Tensor) -> jax.Array:
     return sharding.lay(inner.handle.value, inner.spec.device)[0]
 
 
-def _bring(tensor: XLATensor, wanted: NamedSharding) -> None:
+def _bring(tensor: XLATensor, wanted: jax.sharding.NamedSharding) -> None:
     value, device = tensor.handle.value, tensor.spec.device
     with device.lock:
         if value.array is None and not execute.eager:
@@ -67,7 +66,7 @@ def _bring(tensor: XLATensor, wanted: NamedSharding) -> None:
     sharding.lay(value, device, sharding.stored(wanted, tensor.spec.shape))
 
 
-def _constrain(tensor: XLATensor, wanted: NamedSharding) -> None:
+def _constrain(tensor: XLATensor, wanted: jax.sharding.NamedSharding) -> None:
     """Puts an operator between a pending result and all who read it from now on. They hold the same handle as before:
     these are the same numbers, so nobody is told of a write.
     """
@@ -85,7 +84,7 @@ def _operator() -> registry.Operator:
     return registry.table[torch.ops.lazy_runtime.shard.default]
 
 
-def _operands(wanted: NamedSharding, dims: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+def _operands(wanted: jax.sharding.NamedSharding, dims: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """The sharding as the operator has it, with the grid for a mesh."""
     mesh = wanted.mesh
     devices: Any = mesh.devices

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from ..compat import jax_import as jax_import  # before any module in here imports jax
+
 
 def load_all() -> None:
     """Imports every family, so that its lowerings stand in the table."""

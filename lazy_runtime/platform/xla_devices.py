@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import jax
 import torch
 
 from .. import native
 from ..common import config, environment, forking, installation, interrupts, ownership
+from ..compat.jax_import import jax
 from ..ir import grid, lifetimes
 from ..processes import process_job, thread_ranks
 from . import host_memory

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import jax
-
 from ...common import causes, source_locations
+from ...compat.jax_import import jax
 from ...execution import mark_step
 
 causes.register(__file__, "torch_xla.sync when exiting a profiler StepTrace region", "__exit__")

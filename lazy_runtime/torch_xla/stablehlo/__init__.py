@@ -1,5 +1,6 @@
 """`torch_xla.stablehlo`: exported programs as StableHLO, which is saved, loaded and run on xla."""
 
+from ...compat import jax_import as jax_import  # before any module in here imports jax
 from .bundle import (
     InputLocation,
     StableHLOExportOptions,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import torch
 
+from ...compat.jax_import import jax
 from ...execution import execute
 from ...ir import dtypes
 from ...ir.spec import TensorSpec

@@ -1,5 +1,6 @@
 """PyTorch/XLA's `xla_builder` (`xb`): programs written operation by operation, and jax functions, on xla tensors."""
 
+from ....compat import jax_import as jax_import  # before any module in here imports jax
 from .callables import (
     _JAX_TO_XLA_COMPUTATION_CACHE,
     CompiledCallableWithCache,

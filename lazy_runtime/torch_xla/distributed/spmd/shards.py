@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import torch
-from jax.sharding import NamedSharding
 
+from ....compat.jax_import import jax
 from ....dispatcher import mark_sharding
 from ....execution import assign, transfer
 from ....ir import dtypes
@@ -55,7 +54,7 @@ class _Tile(NamedTuple):
 def _tiles(tensor: torch.Tensor, array: jax.Array) -> dict[Any, _Tile]:
     wanted: Any = sharding.marked(tensor) or array.sharding
     shape = array.shape
-    counts = sharding.parts(wanted, len(shape)) if isinstance(wanted, NamedSharding) else [1] * len(shape)
+    counts = sharding.parts(wanted, len(shape)) if isinstance(wanted, jax.sharding.NamedSharding) else [1] * len(shape)
     whole = tuple(-(-size // count) * count for size, count in zip(shape, counts, strict=True))
     size = tuple(wanted.shard_shape(whole))
     found: dict[Any, _Tile] = {}
