@@ -6,7 +6,7 @@ A program is found again if its graph is the same. Cut wherever another thread h
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 
 from ..compilation import linearization
@@ -57,12 +57,13 @@ def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False
     """
     pending = taken = device.pending[:]
     left: list[Node] = []
+    living: set[int] = set()
     others: set[int] = set()
     if several and (ends_step or wanted is not None):
-        others = _living() & _stepping if ends_step else _living()
-        others.discard(get_ident())
+        living = _living()
+        others = (living & _stepping if ends_step else living) - {get_ident()}
     if others and not any(node.call.collective for node in pending):
-        mine = _mine(pending, wanted or (), others)
+        mine = _mine(pending, wanted or (), _owners(pending, others, living))
         left = _readable(device, [node for node in pending if node not in mine], len(pending))
         taken = [node for node in pending if node in mine]
     # the list itself stays: another thread may be about to append to it
@@ -76,9 +77,8 @@ def _living() -> set[int]:
     return {thread.ident for thread in running if thread.ident is not None}
 
 
-def _mine(pending: Sequence[Node], wanted: Iterable[Value], others: set[int]) -> set[Node | None]:
+def _mine(pending: Sequence[Node], wanted: Iterable[Value], owners: Mapping[Node, int]) -> set[Node | None]:
     found = {value.node for value in wanted}
-    owners = _owners(pending, others)
     for node in reversed(pending):
         if node in found or node not in owners:
             found.add(node)
@@ -86,13 +86,12 @@ def _mine(pending: Sequence[Node], wanted: Iterable[Value], others: set[int]) ->
     return found
 
 
-def _owners(pending: Sequence[Node], others: set[int]) -> dict[Node, int]:
+def _owners(pending: Sequence[Node], others: set[int], living: set[int]) -> dict[Node, int]:
     """The nodes that belong to other threads, with these.
 
     A thread of C++ is none of them: autograd runs the backward passes of all threads in one. What it records belongs to
     the thread whose values it reads, or whose nodes read it.
     """
-    living = _living()
     owners: dict[Node, int] = {}
     ownerless: set[Node] = set()
     for node in pending:
