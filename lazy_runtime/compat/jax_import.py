@@ -7,17 +7,11 @@ with other numbers than on the CPU: a data set would be shuffled and augmented o
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+import numpy as np
 
-if TYPE_CHECKING or "jax" in sys.modules:
-    import jax
-else:
-    import numpy as np
+_state = np.random.get_state(legacy=False)
+import jax  # noqa: E402
 
-    _state = np.random.get_state(legacy=False)
-    import jax
-
-    np.random.set_state(_state)
+np.random.set_state(_state)
 
 __all__ = ["jax"]
