@@ -103,7 +103,6 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Function, key: Hashable, name: str, wanted: Any, *tensors: torch.Tensor) -> Any:
         looks = _looks(tensors)
-
         noted: dict[str, Any] = {}
 
         def with_residuals(*arrays: Any) -> Sequence[Any]:

@@ -42,7 +42,7 @@ def test_it_is_traced_once_for_each_look():
     assert traced == [(2,), (3,)]
 
 
-def test_functions_of_a_loop_do_not_stay(monkeypatch):
+def test_functions_of_a_loop_do_not_stay():
     """The gradients of one that was forgotten are right: what it noted is its caller's."""
 
     class Weight:
