@@ -37,9 +37,7 @@ def look(name: str, before: Sequence[Seen], new: Seen) -> None:
         f"growing loop {name}",
         f"{name} has been compiled {TURNS + 1} times in a row, each time for an input that is longer by {step} (it is "
         f"{describe(new.graph.leaves[leaf])} now): each length is a program of its own. Give the loop tensors of one "
-        'size. For generate() of transformers: cache_implementation="static", and model.forward = '
-        'torch.compile(model.forward, backend="openxla", dynamic=False), which compiles the model for the prompt and '
-        "for a token",
+        'size. For generate() of transformers: cache_implementation="static"',
     )
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,18 @@ options: dict[str, Any] = {}
 #: Called before what is pending is executed: messages to other ranks that nobody waited for are recorded then
 #: (`torch_xla/distributed/point_to_point.py`).
 before_run: Callable[[], None] | None = None
+
+
+class _Growing(Protocol):
+    """See `growing.py`."""
+
+    def set_apart(self, device: Device, pending: list[Node]) -> tuple[list[Node], list[Node]]: ...
+
+    def finish(self, device: Device, left: list[Node]) -> None: ...
+
+
+#: What computes integer tensors that grow with each turn of a loop, once there are any.
+growing: _Growing | None = None
 
 
 #: How many operators may be pending on a device before a warning says where they began. A graph of so many takes XLA
@@ -121,12 +133,18 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
             metrics.record("DeviceLockWait", now - asked)
             metrics.record("LazyTracing", asked - device.began_ns)
         pending = recorders.take(device, wanted, ends_step)
+        left: list[Node] = []
         try:
+            if growing is not None and device.grid is None and not eager:
+                pending, left = growing.set_apart(device, pending)
+                device.pending[:0] = left
             if pending and _ONE_BY_ONE[bool(wanted)]:
                 for node in op_by_op.nodes(pending):
                     _run(device, [node])
             elif pending:
                 _run(device, pending)
+            if left and growing is not None and not ends_step:
+                growing.finish(device, _wanted(left, wanted))
         except lower.LoweringError as error:
             # the rest is not lost with it
             failed = {node for node in pending if node.call is error.call}
@@ -146,6 +164,17 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
                 pending.pop()
     if wait or _SYNC_WAITS:
         device.wait()
+
+
+def _wanted(left: list[Node], wanted: Collection[Value] | None) -> list[Node]:
+    """What is asked for of nodes that stay pending, with what that needs of them; all of them if nobody says."""
+    if wanted is None:
+        return left
+    found = {value.node for value in wanted}
+    for node in reversed(left):
+        if node in found:
+            found.update([value.node for value in node.inputs])
+    return [node for node in left if node in found]
 
 
 def array_of(value: Value, device: Device, channels_last: bool = False) -> jax.Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from . import lifetimes
 
@@ -35,6 +35,10 @@ class Placeholder(NamedTuple):
 
     kind: str  # "tensor", "float" or "int"
     number: int
+
+
+#: What a call's operator is called with, from its tensors and the numbers that are inputs of the graph.
+Arguments: TypeAlias = "Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], dict[str, Any]]]"
 
 
 class Call:
@@ -58,10 +62,13 @@ class Call:
         digest: of the call, once it was asked for (`disk_key.py`).
         nested: the graph that it is (`lower.nested_call`); None for an operator.
         view: eager mode leaves it to its readers (`deferred_views.py`).
+        arguments: maps (tensors, floats, ints) to what the operator is called with; None if it is none of torch's.
+        grows: it makes an integer tensor longer that a loop has made longer before (`execution/growing.py`).
     """
 
     __slots__ = (
         "__weakref__",
+        "arguments",
         "collective",
         "container",
         "default_dtype",
@@ -70,6 +77,7 @@ class Call:
         "evaluate",
         "fallible",
         "floats",
+        "grows",
         "inputs",
         "ints",
         "located",
@@ -112,6 +120,8 @@ class Call:
         self.digest: bytes | None = None
         self.nested: Nested | None = None
         self.view = False
+        self.arguments: Arguments | None = None
+        self.grows = False
 
     @property
     def operators(self) -> int:

@@ -25,7 +25,7 @@ from ..compat.torch import (
 )
 from ..compat.tracing import FakeTensor
 from ..compilation import capacity, compiler, deferred_views
-from ..execution import execute, recorders, transfer
+from ..execution import concatenations, execute, growing, recorders, transfer
 from ..ir import dtypes, lowering_context
 from ..ir.graph import Call, Handle, Node, Placeholder, Value
 from ..ir.spec import TensorSpec
@@ -104,10 +104,14 @@ class Trace:
 
     Within `with trace:` everything that the calling thread records goes into it. Numbers are constants of such a
     program, and every factory makes its tensor on the trace's device.
+
+    Args:
+        numbers_change: numbers are inputs, as in a pending graph.
     """
 
-    def __init__(self, device: Device):
+    def __init__(self, device: Device, numbers_change: bool = False):
         self.device = device
+        self.numbers_change = numbers_change
         self.nodes: list[Node] = []
         self.line = ""  # the user's line that what is recorded next comes from
 
@@ -148,7 +152,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     """
     trace = _thread.trace if _traces else None
     key: list[Any] = []
-    scan = _Scan(operator.dynamic_scalars and trace is None)
+    scan = _Scan(operator.dynamic_scalars and (trace is None or trace.numbers_change))
     inputs = scan.inputs
     read = scan.read
     add = key.append
@@ -281,6 +285,26 @@ def record_in_trace(call: Call, inputs: Sequence[Value]) -> list[XLATensor]:
     return [make(handle, spec) for handle, spec in zip(handles, call.outputs, strict=True)]  # type: ignore[arg-type]
 
 
+def _record_aside(
+    operator: Operator,
+    values: Sequence[Value],
+    specs: Sequence[TensorSpec],
+    arguments: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]],
+) -> Node:
+    """See `concatenations.record_aside`."""
+    owners = [value.owner for value in values]
+    handles = [(owner and owner()) or Handle(value) for owner, value in zip(owners, values, strict=True)]
+    with Trace(specs[0].device, numbers_change=True) as aside:
+        args, kwargs = arguments(list(map(make, handles, specs)))
+        record(operator, args, kwargs)
+    for value, owner in zip(values, owners, strict=True):
+        value.owner = owner  # not the handle that was made for a tensor of this
+    return aside.nodes[-1]
+
+
+concatenations.record_aside = _record_aside
+
+
 def keep_line(node: Node) -> None:
     """Notes the user's line, and the stack where that is wanted."""
     node.line = errors.user_line()
@@ -385,7 +409,9 @@ def _new_call(
     ints = len(scan.ints) + operator.random
     level = precision.level() if operator.products else "highest"
 
-    def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
+    def arguments(
+        arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
         def fill(arg: Any) -> Any:
             if isinstance(arg, Placeholder):
                 return (arrays if arg.kind == "tensor" else floats if arg.kind == "float" else int_inputs)[arg.number]
@@ -393,11 +419,14 @@ def _new_call(
                 return [fill(item) for item in arg]
             return arg
 
-        filled = {name: fill(arg) for name, arg in template_kwargs.items()}
+        return [fill(arg) for arg in template_args], {name: fill(arg) for name, arg in template_kwargs.items()}
+
+    def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
+        filled, options = arguments(arrays, floats, int_inputs)
         if operator.random:
-            filled["seed"] = int_inputs[-1]
+            options["seed"] = int_inputs[-1]
         with lowering_context.changed(precision=level):
-            results = operator.lowering(call, [fill(arg) for arg in template_args], filled)
+            results = operator.lowering(call, filled, options)
         return [results] if container is None else list(results)
 
     call = Call(
@@ -414,6 +443,8 @@ def _new_call(
         operator.collective,
     )
     call.view = deferred_views.is_view(operator.name)
+    call.arguments = arguments
+    call.grows = trace is None and growing.look(call)
     return call
 
 

@@ -1,6 +1,6 @@
 """Text generation by `generate()` of transformers, greedy, with a small Llama of random weights.
 
-    python generate.py cpu|xla dynamic|static|compiled
+    python generate.py cpu|xla dynamic|static|padded|compiled
 
 The last line of the output is JSON: the tokens of two calls.
 """
@@ -26,6 +26,10 @@ def main(device, cache):
     tokens = []
     for seed in (1, 2):
         prompt = torch.randint(1, 64, (2, 7), generator=torch.Generator().manual_seed(seed))
+        if cache == "padded":
+            mask = torch.ones_like(prompt)
+            mask[0, :3] = 0
+            options |= {"attention_mask": mask.to(device), "eos_token_id": 5}
         tokens.append(model.generate(prompt.to(device), **options).tolist())
         if device == "xla":
             import torch_xla
