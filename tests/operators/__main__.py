@@ -18,14 +18,14 @@ from .rows import Filter, Row
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", "0")  # no run depends on earlier ones
-    wanted = Filter(**{name: tuple(getattr(arguments, name) or ()) for name in Filter.__dataclass_fields__})
+    wanted = Filter(**{name: tuple(getattr(arguments, name, None) or ()) for name in Filter.__dataclass_fields__})
     return arguments.command(arguments, wanted)
 
 
 def _run(arguments: argparse.Namespace, wanted: Filter) -> int:
     from . import run
 
-    chosen = rows.select(wanted)
+    chosen = _chosen(wanted)
     if arguments.failed:
         known = results.load()
         chosen = [row for row in chosen if known.get(row, {}).get("outcome") == "fail"]
@@ -53,6 +53,21 @@ def _run(arguments: argparse.Namespace, wanted: Filter) -> int:
     print(f"{counts['pass']} of {counts.total()} rows pass, {time.monotonic() - start:.0f} s")
     print(f"{len(surprises)} rows fail without a reason in `expected`, or pass although they have one there")
     return 1 if surprises else 0
+
+
+def _chosen(wanted: Filter) -> list[Row]:
+    """The rows that the options name.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    chosen = rows.select(wanted)
+    if not chosen:
+        parts = [part.strip(".*") for part in wanted.only]
+        similar = sorted({row.entry for row in rows.all_rows() for part in parts if part and part in row.entry})
+        hint = f": {', '.join(similar[:8])}" if similar else ""
+        sys.exit(f"no row has these options; --only is a regular expression for the whole name of an entry{hint}")
+    return chosen
 
 
 def _line(outcome: dict[str, Any]) -> str:
@@ -88,7 +103,7 @@ def _report(arguments: argparse.Namespace, wanted: Filter) -> int:
 
 def _pass(arguments: argparse.Namespace, wanted: Filter) -> int:
     """Rows that were not run again keep their line: a run of a part must not drop the rest."""
-    known = results.load()
+    known = {row: outcome for row, outcome in results.load().items() if wanted.takes(row)}
     before = set(share.read()) if share.PATH.exists() else set()
     passing = {row for row, outcome in known.items() if outcome["outcome"] == "pass"}
     share.write(passing | {row for row in before if row not in known})
@@ -116,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     failures = commands.add_parser("failures", parents=[shared], help="stored rows that fail, grouped by error")
     failures.add_argument("--entries", action="store_true", help="one by one, with the first sample that failed")
     failures.set_defaults(command=_failures)
-    report = commands.add_parser("report", parents=[shared], help="write docs/operators.md from the stored outcomes")
+    report = commands.add_parser("report", help="write docs/operators.md from the stored outcomes")
     report.set_defaults(command=_report)
     passing = commands.add_parser("pass", parents=[shared], help="write passing.txt from the stored outcomes")
     passing.set_defaults(command=_pass)

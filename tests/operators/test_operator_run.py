@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.operators import results, rows, share
+from tests.operators.__main__ import main
 from tests.operators.rows import Filter, Row
 from tests.operators.run import run
 
@@ -77,3 +78,24 @@ def test_a_filter_takes_whole_names_and_rows_without_a_dtype():
     assert wanted.takes(row("add", direction="errors", dtype="any"))
     assert not wanted.takes(row("linalg_svdvals"))
     assert not wanted.takes(row("add", dtype="int64"))
+
+
+def test_a_name_that_no_entry_has_is_an_error_with_the_names_it_is_in():
+    with pytest.raises(SystemExit, match="whole name of an entry: nn_functional_softplus"):
+        main(["run", "--only", "softplus"])
+
+
+def test_what_passes_is_recorded_for_the_rows_that_are_named(tmp_path, monkeypatch):
+    for function, name in (
+        (results.append, "rows"),
+        (results.load, "rows"),
+        (share.write, "passing"),
+        (share.read, "passing"),
+    ):
+        monkeypatch.setattr(function, "__defaults__", (tmp_path / name,))
+    monkeypatch.setattr(share, "PATH", tmp_path / "passing")
+    share.write([row("abs"), row("sub")])
+    for entry, outcome in (("abs", "fail"), ("add", "pass"), ("sub", "fail")):
+        results.append({**row(entry).__dict__, "outcome": outcome})
+    assert main(["pass", "--only", "a.*"]) == 0
+    assert set(share.read()) == {row("add"), row("sub")}
