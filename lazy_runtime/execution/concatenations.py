@@ -36,16 +36,20 @@ def pieces(call: Call, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     return args[0], dim % len(call.inputs[0].shape) if call.inputs[0].shape else 0
 
 
-def split(nodes: Sequence[Node], computed: set[int]) -> tuple[list[Node], list[Node]]:
+def split(
+    nodes: Sequence[Node], needed: set[Node], computed: set[int], others: Sequence[Node]
+) -> tuple[list[Node], list[Node]]:
     """The nodes without those concatenations that grow and that a program of them need not make; and of these, the ones
     that somebody can read. Slices of them become slices of their pieces.
 
     Args:
+        needed: what is needed of the nodes.
         computed: identities of values that were computed outside of a program.
+        others: nodes of other threads, to which these append meanwhile.
     """
-    readers: dict[Node, list[Node]] = {node: [] for node in nodes if node.call.grows}
+    readers: dict[Node, list[Node]] = {node: [] for node in nodes if node.call.grows and node in needed}
     for node in nodes:
-        for value in node.inputs:
+        for value in node.inputs if node in needed else ():
             if value.node is not None and value.node in readers:
                 readers[value.node].append(node)
     left: set[Node] = set()
@@ -53,16 +57,25 @@ def split(nodes: Sequence[Node], computed: set[int]) -> tuple[list[Node], list[N
     slices: set[Node] = set()
     for cat in reversed(readers):
         narrowed = [(reader, _narrowed(reader, cat)) for reader in readers[cat] if reader not in left]
-        if all(node is not None for _, node in narrowed):
-            for reader, node in narrowed:
-                _become(reader, node)
-                slices.add(reader)
-            spared.add(cat)
-            if host_evaluation.handle_of(cat) is not None or len(narrowed) < len(readers[cat]):
-                left.add(cat)
+        if any(node is None for _, node in narrowed):
+            continue
+        for reader, node in narrowed:
+            _become(reader, node)
+            slices.add(reader)
+            (piece,) = reader.inputs
+            if piece.node is not None and piece.node in readers:  # it is a concatenation itself
+                readers[piece.node].append(reader)
+        spared.add(cat)
+        if (
+            host_evaluation.handle_of(cat) is not None
+            or len(narrowed) < len(readers[cat])
+            or any(value.node is cat for node in tuple(others) for value in node.inputs)
+        ):
+            left.add(cat)
     to_run = [node for node in nodes if node not in spared]
     for node in to_run:
-        _forget_strides(node, computed, slices)
+        if node in needed:
+            _forget_strides(node, computed, slices)
     return to_run, [node for node in nodes if node in left]
 
 
@@ -110,7 +123,7 @@ def _forget_strides(node: Node, computed: set[int], slices: set[Node]) -> None:
     that read it. Its array has neither; so a call becomes one that reads a tensor without them.
     """
     call, make = node.call, node.call.arguments
-    if make is None or call.meaning is None or call.random:
+    if make is None or call.meaning is None or call.random or call.name.startswith(host_evaluation.MEMORY):
         return
     specs = [
         TensorSpec.of(spec.device, spec.dtype, spec.shape) if value.node in slices or id(value) in computed else spec

@@ -143,7 +143,8 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
                     _run(device, [node])
             elif pending:
                 _run(device, pending)
-            if left and growing is not None and not ends_step:
+            if left and growing is not None:
+                device.began_ns = time.perf_counter_ns()
                 growing.finish(device, _wanted(left, wanted))
         except lower.LoweringError as error:
             # the rest is not lost with it
@@ -154,7 +155,9 @@ def sync(device: Device, wait: bool = False, wanted: Collection[Value] | None = 
             device.pending[:0] = _without({error.node}, pending)
             raise error.meaning from None
         except Exception:
-            _set_aside(pending)
+            _set_aside([*pending, *left])
+            for node in left:
+                device.pending.remove(node)
             raise
         except BaseException:  # an interrupt: nothing is wrong with what has not been executed
             device.pending[:0] = [node for node in pending if _is_open(node)]

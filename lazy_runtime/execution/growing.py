@@ -8,10 +8,13 @@ kernels do that work between the programs, as soon as the operands have values, 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ..common import interrupts
 from ..compilation import linearization
 from ..ir.graph import Call, Handle, Node
 from ..platform.xla_devices import Device
@@ -35,9 +38,11 @@ def look(call: Call) -> bool:
     (first, *rest), dim = concatenations.pieces(call, call.inputs)
     output = call.outputs[0]
     assert output is not None
+    if any(len(spec.shape) != len(output.shape) for spec in call.inputs):
+        return False  # torch leaves an empty vector out, whatever the others are
     if len(_kinds) >= _MOST_KINDS:
         _kinds.clear()  # a loop that is about to grow is found two turns later
-    kind = (call.device, dim, first.dtype, *rest)
+    kind = (call.device, dim, first.dtype, *[(spec.dtype, spec.shape) for spec in rest])
     before = _kinds.setdefault(kind, ())
     if before is not None and before != first.shape:
         _kinds[kind] = output.shape
@@ -62,12 +67,14 @@ class _Growing:
         is_turn = any(node.call.grows for node in pending)
         if not leaves and not is_turn:
             return pending, []
-        nodes = linearization.needed_nodes(pending)
-        leaves.update(id(node.inputs[0]) for node in nodes if node.call.grows)
+        needed = set(linearization.needed_nodes(pending))
+        leaves.update(id(node.inputs[0]) for node in pending if node.call.grows)
         host = HostEvaluation(device, leaves, is_turn)
-        rest = [node for node in nodes if not host.compute(node)]
-        computed = _bind(device, host, rest)
-        return concatenations.split(rest, computed)
+        # nodes that nobody needs stay: another thread may be about to
+        rest = [node for node in pending if node not in needed or not host.take(node)]
+        host.fetch()
+        with interrupts.deferred():
+            return _worker().submit(_apart, device, host, rest, needed).result()
 
     @staticmethod
     def finish(device: Device, left: Sequence[Node]) -> None:
@@ -76,9 +83,24 @@ class _Growing:
             if node not in device.pending or any(value.node is not None for value in node.inputs):
                 continue  # the program of an operand has failed: whoever reads it is told
             host = HostEvaluation(device, {id(value) for value in node.inputs})
-            if host.compute(node):
-                device.pending.remove(node)
-                _bind(device, host, device.pending)
+            if host.take(node):
+                host.fetch()
+                with interrupts.deferred():
+                    _worker().submit(_bind, device, host, ()).result()
+                    device.pending.remove(node)
+
+
+@functools.cache
+def _worker() -> ThreadPoolExecutor:
+    """The thread in which torch's kernels run: modes and transforms of the calling thread have no part in that."""
+    return ThreadPoolExecutor(1, "lazy_runtime growing")
+
+
+def _apart(
+    device: Device, host: HostEvaluation, rest: Sequence[Node], needed: set[Node]
+) -> tuple[list[Node], list[Node]]:
+    computed = _bind(device, host, [node for node in rest if node in needed])
+    return concatenations.split(rest, needed, computed, device.pending)
 
 
 def _living(device: Device) -> set[int]:

@@ -6,6 +6,7 @@ A program is found again if its graph is the same. Cut wherever another thread h
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 
@@ -17,7 +18,7 @@ from ..platform.xla_devices import Device
 several = False
 
 _known: set[int] = set()
-_stepping: set[int] = set()
+_stepping: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _first = 0
 
 
@@ -40,10 +41,7 @@ def mark(node: Node) -> None:
 
 def note_step() -> None:
     """Takes note of the calling thread as one that ends steps of its own."""
-    thread = get_ident()
-    if thread not in _stepping:
-        _stepping.intersection_update(_living())
-        _stepping.add(thread)
+    _stepping.add(threading.current_thread())
 
 
 def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False) -> list[Node]:
@@ -61,7 +59,8 @@ def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False
     others: set[int] = set()
     if several and (ends_step or wanted is not None):
         living = _living()
-        others = (living & _stepping if ends_step else living) - {get_ident()}
+        stepping = {thread.ident for thread in tuple(_stepping) if thread.is_alive()}  # another may have its number now
+        others = (living & stepping if ends_step else living) - {get_ident()}
     if others and not any(node.call.collective for node in pending):
         mine = _mine(pending, wanted or (), _owners(pending, others, living))
         left = _readable(device, [node for node in pending if node not in mine], len(pending))

@@ -1,6 +1,6 @@
 """Which implementation computes an operator: one ordered table of kernels for each kind of operator.
 
-A kernel is a row of its table. The first row that accepts a problem computes it, and the last ones together accept every one.
+A kernel is a row of its table. The first row that accepts a problem computes it, and the last ones together accept all.
 A row that refuses says why in words, and a choice keeps these reasons (`debug.kernels`). A row whose kernel reads
 weights in an order of its own says how they are packed; inference packs the weights that it keeps by the same table.
 """

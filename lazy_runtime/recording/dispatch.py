@@ -188,6 +188,7 @@ def record(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> A
         call = _new_call(operator, args, kwargs, scan, trace)
         call.meaning = operator, meaning
         call.default_dtype = default
+        call.grows = trace is None and growing.look(call)
         call = operator.calls.setdefault(known, call)  # graphs tell calls by identity
         compiler.called()
     device = call.device
@@ -444,7 +445,6 @@ def _new_call(
     )
     call.view = deferred_views.is_view(operator.name)
     call.arguments = arguments
-    call.grows = trace is None and growing.look(call)
     return call
 
 

@@ -23,7 +23,7 @@ def split(function):
         if node.call.name == concatenations.NAME:
             node.call.grows = True
     try:
-        to_run, left = concatenations.split(device.pending, set())
+        to_run, left = concatenations.split(device.pending, set(device.pending), set(), ())
     finally:
         for node in device.pending:
             node.call.grows = False
@@ -81,7 +81,7 @@ def test_what_reads_a_slice_does_not_know_the_length_of_the_whole():
         pending = xla_devices.get(0).pending
         cat = next(node for node in pending if node.call.name == concatenations.NAME)
         cat.call.grows = True
-        to_run, _ = concatenations.split(pending, set())
+        to_run, _ = concatenations.split(pending, set(pending), set(), ())
         cat.call.grows = False
         specs.append([node.call for node in to_run])
         pending[:] = to_run

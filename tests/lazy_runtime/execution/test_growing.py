@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lazy_runtime
 from lazy_runtime.common import metrics
-from lazy_runtime.execution import execute, growing
+from lazy_runtime.execution import growing
 from lazy_runtime.platform import xla_devices
+from lazy_runtime.torch_xla import _XLAC
 
 TURNS = 6
 
@@ -92,12 +97,13 @@ def test_results_are_whole_tensors_of_the_device():
     assert tokens.sum().item() == expected.sum().item()
 
 
-def test_the_end_of_a_step_leaves_a_concatenation_and_a_sync_of_the_device_does_not():
+def test_a_read_leaves_a_concatenation_pending_and_a_sync_does_not():
     device = xla_devices.get(0)
-    tokens = generate("xla", torch.arange(4).view(1, 4), TURNS, "sync")
+    tokens = generate("xla", torch.arange(4).view(1, 4), TURNS)
     assert [node.call.name for node in device.pending] == ["aten::cat"]
-    execute.sync(device)
+    lazy_runtime.sync()
     assert not device.pending
+    assert _XLAC._check_tensor_need_materialization([tokens]) == [False]
     assert torch.equal(tokens.cpu(), generate("cpu", torch.arange(4).view(1, 4), TURNS, ""))
 
 
@@ -110,6 +116,107 @@ def test_what_is_put_together_in_one_step_stays_in_its_program():
         assert (ids * 2).sum().item() == 2 * (15 + 36)
     assert not metrics.value("ComputedOnHost")
     assert metrics.value("ExecuteComputation") == 3
+
+
+def grown(device: str, ends: str = "read") -> torch.Tensor:
+    """Whole numbers from 0 on, in a vector that a loop has made longer."""
+    x = torch.arange(2).to(device)
+    for _ in range(4):
+        x = torch.cat([x, x[-1:] + 1])
+        if ends == "read":
+            x.sum().item()
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.bincount,
+        lambda x: torch.repeat_interleave(x),
+        lambda x: (x.view(2, 3).t() + 1).as_strided((4,), (1,)),
+        lambda x: x.view(2, 3).t().clone().as_strided((4,), (1,)),
+        lambda x: torch.unique(x % 3),
+    ],
+)
+def test_operators_that_depend_on_values_or_on_memory(function):
+    x = grown("xla")
+    assert torch.equal(function(x).cpu(), function(grown("cpu")))
+    x.cpu()
+    assert torch.equal(function(x).cpu(), function(grown("cpu")))
+
+
+def test_an_empty_vector_among_the_pieces_is_left_out_as_torch_does():
+    def loop(device):
+        x, nothing = torch.tensor([[1, 2]]).to(device), torch.empty(0, dtype=torch.long, device=device)
+        for _ in range(TURNS):
+            x = torch.cat([x, nothing, x[:, -1:] + 1], 1)
+            y = x[:, -1:] * 2
+            lazy_runtime.sync()
+        return [x.tolist(), y.tolist()]
+
+    assert loop("xla") == loop("cpu")
+
+
+def test_two_concatenations_in_a_turn_are_no_part_of_its_program():
+    def loop(device):
+        x, scale = torch.tensor([[1, 2]]).to(device), torch.ones(1, 1, dtype=torch.double).to(device)
+        found = []
+        for _ in range(TURNS):
+            token = (x[:, -1:] * scale).long()
+            x = torch.cat([torch.cat([x, token], 1), token + 1], 1)
+            found.append((x[:, -2:-1] * 3).item())
+        return found
+
+    first = loop("xla")
+    before = compiled()
+    assert first == loop("xla") == loop("cpu")
+    assert compiled() == before
+
+
+def test_modes_and_transforms_of_the_caller_have_no_part_in_it():
+    def turn(x, table):
+        return torch.cat([x, table[x[:, -1]].argmax(-1)[:, None]], 1)
+
+    x, table = torch.tensor([[1, 2], [3, 4]]).to("xla"), torch.eye(23).to("xla")
+    for _ in range(3):
+        x = turn(x, table)
+        with FakeTensorMode():
+            lazy_runtime.sync()
+
+    def loss(weight):
+        longer = turn(x, table)
+        longer = torch.cat([longer, longer[:, -1:]], 1)
+        lazy_runtime.sync()
+        return weight[longer].sum()
+
+    gradient = torch.func.grad(loss)(torch.ones(23).to("xla"))
+    assert gradient.tolist() == torch.bincount(torch.tensor([1, 2, 3, 4] + [2, 4] * 5), minlength=23).tolist()
+
+
+def test_what_a_node_of_another_thread_reads_is_kept():
+    with ThreadPoolExecutor(1) as pool:
+        x, one = torch.zeros(1, 7, dtype=torch.long).to("xla"), torch.ones(1, 1, dtype=torch.long).to("xla")
+        lazy_runtime.sync()
+        pool.submit(lazy_runtime.sync).result()
+        for _ in range(2):
+            x = torch.cat([x, one], 1)
+            lazy_runtime.sync()
+        previous = x + 0
+        lazy_runtime.sync()
+        x = torch.cat([previous, one], 1)
+        y = pool.submit(lambda x=x: x * 2 + 1).result()
+        ordered = previous.sort(-1).values
+        del x, previous
+        assert ordered.tolist() == [[0] * 7 + [1] * 2]
+        assert pool.submit(y.tolist).result() == [[1] * 7 + [3] * 3]
+
+
+def test_the_time_of_recording_is_that_of_a_turn():
+    metrics.clear()
+    began = time.perf_counter_ns()
+    generate("xla", torch.arange(4).view(1, 4), 20)
+    _, recorded = metrics.snapshot()
+    assert recorded["LazyTracing"].accumulator < time.perf_counter_ns() - began
 
 
 def test_floats_and_large_tensors_stay_in_the_programs():

@@ -39,9 +39,10 @@ def test_a_node_is_computed_as_torch_computes_it(function, grows):
     node, result = recorded(function, mine)
     device = xla_devices.get(0)
     host = HostEvaluation(device, {id(value) for value in node.inputs})
-    assert host.compute(node)
-    computed, growing = host.bind(())
+    assert host.take(node)
+    host.fetch()
     device.pending.clear()
+    computed, growing = host.bind(())
     inner = xla_tensor.unwrap(result)
     assert computed == {id(inner.handle.value)}
     assert [owner() for owner in growing] == ([inner.handle] if grows else [])
@@ -52,18 +53,18 @@ def test_a_node_is_computed_as_torch_computes_it(function, grows):
 
 def test_a_node_of_values_that_do_not_grow_is_left_to_a_program():
     node, result = recorded(lambda x: x + 1, on_xla(torch.arange(3)))
-    assert not HostEvaluation(xla_devices.get(0), set()).compute(node)
+    assert not HostEvaluation(xla_devices.get(0), set()).take(node)
     assert result.tolist() == [1, 2, 3]
 
 
 def test_a_truth_value_is_computed_where_a_loop_has_a_turn():
     node, result = recorded(lambda: torch.full((2,), True, device="xla"))
     device = xla_devices.get(0)
-    assert not HostEvaluation(device, set()).compute(node)
+    assert not HostEvaluation(device, set()).take(node)
     host = HostEvaluation(device, set(), is_turn=True)
-    assert host.compute(node)
-    host.bind(())
+    assert host.take(node)
     device.pending.clear()
+    host.bind(())
     assert result.tolist() == [True, True]
 
 
@@ -74,6 +75,8 @@ def test_a_truth_value_is_computed_where_a_loop_has_a_turn():
         lambda: torch.ones(MOST_ELEMENTS + 1, dtype=torch.long, device="xla"),
         lambda: torch.randint(3, (2,), device="xla"),
         lambda: torch.ones(2, 2, dtype=torch.long, device="xla").max(1).values,
+        lambda: torch.bincount(torch.arange(3, device="xla")),
+        lambda: torch.arange(6, device="xla").clone().as_strided((2,), (1,)),
     ],
 )
 def test_what_is_no_small_tensor_of_integers_is_not_small(function):
