@@ -10,7 +10,7 @@ from typing import Any
 
 from . import environment, models, report, roofline, run
 from .modes import FLOAT32, TESTS, available
-from .options import add_names, check_inputs, positive
+from .options import add_models, add_names, check_inputs, positive
 from .remote import ROOT, RemoteError, Server
 from .worker import Request
 
@@ -21,7 +21,7 @@ SECONDS_PER_PROCESS = 300.0  # compiling included, of which inductor's autotunin
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Gives the command its options."""
-    add_names(parser, "--models", "model", models.MODELS)
+    add_models(parser, ",".join(models.SETS))
     add_names(parser, "--modes", "mode", FLOAT32, all_="all that can be run here")
     add_names(parser, "--test", "test", TESTS)
     parser.add_argument(

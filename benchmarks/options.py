@@ -11,21 +11,21 @@ from .modes import MODES, TESTS, available
 
 def add_choices(
     command: argparse.ArgumentParser | argparse._ArgumentGroup,
-    models_: str = "",
+    models_: str = "published",
     modes: str = "eager,lazy,openxla",
     tests: str = "inference,training",
     image_size: int = models.IMAGE_SIZE,
 ) -> None:
-    """Adds `--models`, `--modes`, `--test`, `--batch-size` and `--image-size`; the arguments are defaults, all models
-    and modes where they are empty.
+    """Adds `--models`, `--modes`, `--test`, `--batch-size` and `--image-size`; the arguments are defaults, all modes
+    where they are empty.
     """
+    add_models(command, models_)
     for option, what, known, default in (
-        ("--models", "model", models.MODELS, models_),
         ("--modes", "mode", MODES, modes),
         ("--test", "test", TESTS, tests),
     ):
         add_names(command, option, what, known, default)
-    command.add_argument("--batch-size", type=positive, metavar="N", help="default 4, and 2 for BERT")
+    command.add_argument("--batch-size", type=positive, metavar="N", help="default: the model's own")
     command.add_argument("--image-size", type=positive, default=image_size, metavar="N", help=f"default {image_size}")
 
 
@@ -51,6 +51,24 @@ def add_names(
         metavar="A,B",
         help=f"of {', '.join(known)} (default: {default or all_})",
     )
+
+
+def add_models(command: argparse.ArgumentParser | argparse._ArgumentGroup, default: str) -> None:
+    """Adds `--models`, which takes names of models and of sets of models."""
+    sets = "; ".join(f"{name} for {', '.join(found)}" for name, found in models.SETS.items())
+    command.add_argument(
+        "--models",
+        type=_model_names,
+        default=_model_names(default),
+        metavar="A,B",
+        help=f"models, or {sets} (default: {default})",
+    )
+
+
+def _model_names(text: str) -> list[str]:
+    """An argparse type: names of models, those of sets among them."""
+    found = names("model", [*models.SETS, *models.MODELS])(text)
+    return list(dict.fromkeys(model for name in found for model in models.SETS.get(name, [name])))
 
 
 def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from . import standing
+from . import models, standing
 from .modes import MODES, TESTS
 from .training_step import SETTLING
 
@@ -25,8 +25,9 @@ def tables(records: Sequence[Record]) -> str:
     environments = [record for record in records if record["record"] == "environment"]
     parts = [machine(record) for record in environments]
     peak = next((record["gemm_gflops"] for record in environments if "gemm_gflops" in record), None)
-    for test, batch_size in itertools.product(TESTS, _batch_sizes(records)):
+    for today, test, batch_size in itertools.product((False, True), TESTS, _batch_sizes(records)):
         rows = _rows(records, test, batch_size)
+        rows = {model: modes for model, modes in rows.items() if (model in models.TODAY) is today}
         if not rows:
             continue
         if any("median_ms" in row for modes in rows.values() for row in modes.values()):
@@ -208,13 +209,16 @@ def _rows(records: Sequence[Record], test: str, batch_size: int | None) -> Rows:
 
 
 def _heading(test: str, rows: Rows) -> str:
-    """The test, the batch size where it is not the models' default, and of steps how many are run before one is waited
-    for.
+    """The test, the set of models where it is not the published one, the batch size where it is not the models' own,
+    and of steps how many are run before one is waited for.
     """
     all_rows = [row for modes in rows.values() for row in modes.values()]
     batch_size, loop = all_rows[0].get("batch_size"), max(row.get("loop", 1) for row in all_rows)
     return (
-        test.capitalize() + (f", batch {batch_size}" if batch_size else "") + (f", loops of {loop}" if loop > 1 else "")
+        test.capitalize()
+        + (", models of today" if models.TODAY.keys() >= rows.keys() else "")
+        + (f", batch {batch_size}" if batch_size else "")
+        + (f", loops of {loop}" if loop > 1 else "")
     )
 
 
