@@ -5,7 +5,8 @@
 # make test-models  a training step of each of the ten models is one program: most of an hour
 # make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
-# make test-libraries  programs of accelerate, transformers, Lightning, diffusers and others as they are: half an hour
+# make test-libraries  programs of accelerate, transformers, Lightning, diffusers and others as they are, and
+#                docs/libraries.md: half an hour
 # make test-threads threads record, sync and read at random against each other: ten minutes
 # make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, a locale of decimal commas, too little
 #                    memory, warnings that are errors: most of an hour
@@ -61,7 +62,8 @@ test-gradients: setup
 	$(BIN)/python -m pytest -m "long or not long" tests/gradients $(TESTS)
 
 test-libraries: setup $(STAMPS)/libraries
-	$(BIN)/python -m pytest -m "long or not long" tests/libraries $(TESTS)
+	$(BIN)/python -m pytest -m "long or not long" --junit-xml=$(STAMPS)/libraries.xml tests/libraries $(TESTS); \
+	  status=$$?; $(BIN)/python -m tests.libraries.table $(STAMPS)/libraries.xml && exit $$status
 
 test-faults: setup
 	$(BIN)/python -m pytest -m long tests/lazy_runtime/processes/test_faults.py $(TESTS)
