@@ -1,14 +1,14 @@
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.models import MODELS
+from benchmarks.models import MODELS, SETS
 from benchmarks.modes import MODES
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--models", "resnet"], f"unknown model 'resnet': the names are {', '.join(MODELS)}"),
+        (["run", "--models", "resnet"], f"unknown model 'resnet': the names are {', '.join([*SETS, *MODELS])}"),
         (["run", "--modes", "lazy,dynamo"], f"unknown mode 'dynamo': the names are {', '.join(MODES)}"),
         (["verify", "--test", "train"], "unknown test 'train': the names are inference, training"),
         (["run", "--models", ","], "no model was named"),

@@ -22,8 +22,8 @@ needs_torchvision = pytest.mark.skipif(find_spec("torchvision") is None, reason=
 START = """
 import sys
 if {torchvision}:
-    from benchmarks import models
-    models._torchvision_models()
+    from benchmarks.models.model import torchvision_models
+    torchvision_models()
 from lazy_runtime.command_line import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.models import _torchvision_models
+from benchmarks.models.model import torchvision_models
 
 VOCABULARY, LENGTH, CLASSES = 37, 9, 5
 
@@ -54,7 +54,7 @@ def vision(module: str, size: int = 32) -> Callable[[Callable[[Any], Any]], Any]
 
     def add(build: Callable[[Any], Any]) -> Any:
         def make() -> torch.nn.Module:
-            _torchvision_models()
+            torchvision_models()
             return build(importlib.import_module(f"torchvision.models.{module}"))
 
         MODELS[f"torchvision.{build.__name__}"] = Model(make, images(size))
@@ -147,7 +147,7 @@ def timm(name: str, size: int = 32, module: str | None = None, **arguments: Any)
     """
 
     def make() -> torch.nn.Module:
-        _torchvision_models()
+        torchvision_models()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import timm
@@ -242,7 +242,7 @@ def language(name: str, config: str, *arguments: str, tolerance: float = 1e-9, *
     """Adds a model of transformers' with a small vocabulary."""
 
     def make() -> torch.nn.Module:
-        _torchvision_models()
+        torchvision_models()
         import transformers
 
         made = getattr(transformers, config)(**{"vocab_size": VOCABULARY, "use_cache": False, **settings})
