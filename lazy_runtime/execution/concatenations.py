@@ -33,7 +33,7 @@ def pieces(call: Call, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     assert call.arguments is not None
     args, kwargs = call.arguments(inputs, (), ())
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    return args[0], dim % len(call.inputs[0].shape) if call.inputs[0].shape else 0
+    return args[0], dim % len(call.inputs[0].shape)
 
 
 def split(

@@ -18,7 +18,6 @@ from ..ir.graph import Call, Handle, Node, Value
 from ..ir.spec import TensorSpec
 from ..ops import registry
 from ..platform.xla_devices import Device
-from ..processes import multihost_arrays
 from ..tensor.host_arrays import from_numpy
 from . import execute, transfer
 
@@ -103,12 +102,10 @@ class HostEvaluation:
         for value in (value for node in self._taken for value in node.inputs if value.node is None):
             if id(value) not in self._operands:
                 try:
-                    array = multihost_arrays.whole(execute.array_of(value, self._device))
-                    self._operands[id(value)] = np.asarray(array)
+                    self._operands[id(value)] = transfer.to_array(execute.array_of(value, self._device))
                 except jax.errors.JaxRuntimeError:
                     self._device.wait()  # the execution that failed raises what it means
                     raise
-                metrics.count("TransferFromDevice")
 
     def _compute(self, node: Node) -> torch.Tensor:
         call = node.call

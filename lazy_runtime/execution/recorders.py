@@ -58,9 +58,10 @@ def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False
     living: set[int] = set()
     others: set[int] = set()
     if several and (ends_step or wanted is not None):
-        living = _living()
-        stepping = {thread.ident for thread in tuple(_stepping) if thread.is_alive()}  # another may have its number now
-        others = (living & stepping if ends_step else living) - {get_ident()}
+        others = living = _living()
+        if ends_step:  # a thread that has ended may have left its number to another one
+            others = living & {thread.ident for thread in tuple(_stepping) if thread.is_alive()}
+        others = others - {get_ident()}
     if others and not any(node.call.collective for node in pending):
         mine = _mine(pending, wanted or (), _owners(pending, others, living))
         left = _readable(device, [node for node in pending if node not in mine], len(pending))

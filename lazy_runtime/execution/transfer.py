@@ -124,7 +124,12 @@ def download(array: jax.Array) -> torch.Tensor:
     """A fresh, contiguous CPU tensor with the data of a device buffer. Where other processes have parts of it, they
     have to come here too.
     """
+    with metrics.timed("TransferFromDeviceTime"):
+        return from_numpy(to_array(array))
+
+
+def to_array(array: jax.Array) -> np.ndarray:
+    """The data of a device buffer, whose memory it may be; see `download`."""
     metrics.count("TransferFromDevice")
     metrics.record("InboundData", array.nbytes, metrics.Unit.BYTES)
-    with metrics.timed("TransferFromDeviceTime"):
-        return from_numpy(np.asarray(multihost_arrays.whole(array)))
+    return np.asarray(multihost_arrays.whole(array))

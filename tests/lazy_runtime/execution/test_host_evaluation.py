@@ -19,10 +19,6 @@ def recorded(function, *tensors: torch.Tensor):
     return node, result
 
 
-def on_xla(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("xla")
-
-
 @pytest.mark.parametrize(
     ("function", "grows"),
     [
@@ -35,8 +31,7 @@ def on_xla(tensor: torch.Tensor) -> torch.Tensor:
 )
 def test_a_node_is_computed_as_torch_computes_it(function, grows):
     x = torch.arange(6).view(2, 3)
-    mine = on_xla(x)
-    node, result = recorded(function, mine)
+    node, result = recorded(function, x.to("xla"))
     device = xla_devices.get(0)
     host = HostEvaluation(device, {id(value) for value in node.inputs})
     assert host.take(node)
@@ -52,7 +47,7 @@ def test_a_node_is_computed_as_torch_computes_it(function, grows):
 
 
 def test_a_node_of_values_that_do_not_grow_is_left_to_a_program():
-    node, result = recorded(lambda x: x + 1, on_xla(torch.arange(3)))
+    node, result = recorded(lambda x: x + 1, torch.arange(3).to("xla"))
     assert not HostEvaluation(xla_devices.get(0), set()).take(node)
     assert result.tolist() == [1, 2, 3]
 
