@@ -58,6 +58,14 @@ def torchvision_models() -> Any:
 _schemas = torch.library.Library("torchvision", "FRAGMENT")  # the definitions last as long as this object
 
 
+def transformers() -> Any:
+    """The library, which imports torchvision."""
+    torchvision_models()
+    import transformers
+
+    return transformers
+
+
 def vision(name: str) -> Callable[[], torch.nn.Module]:
     """Makes a model of torchvision's with fresh weights."""
     return lambda: getattr(torchvision_models(), name)(weights=None)

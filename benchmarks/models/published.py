@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .model import Model, Output, Tensors, image, torchvision_models, vision
+from .model import Model, Output, Tensors, image, torchvision_models, transformers, vision
 
 BERT_VOCABULARY, BERT_LENGTH = 20_000, 128
 
@@ -17,10 +17,8 @@ def _vit() -> torch.nn.Module:
 
 
 def _bert() -> torch.nn.Module:
-    torchvision_models()
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
+    library = transformers()
+    config = library.BertConfig(
         vocab_size=BERT_VOCABULARY,
         hidden_size=768,
         num_hidden_layers=12,
@@ -28,7 +26,7 @@ def _bert() -> torch.nn.Module:
         intermediate_size=3072,
         max_position_embeddings=BERT_LENGTH,
     )
-    return Output(BertModel(config, add_pooling_layer=False), "last_hidden_state")
+    return Output(library.BertModel(config, add_pooling_layer=False), "last_hidden_state")
 
 
 def _tokens(batch: int, size: int) -> Tensors:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from .model import Model, Output, Tensors, image, torchvision_models, vision
+from .model import Model, Output, Tensors, image, torchvision_models, transformers, vision
 
 VOCABULARY = 8_192
 
@@ -20,49 +20,43 @@ def _tokens(length: int, vocabulary: int = VOCABULARY) -> Callable[[int, int], T
     return lambda batch, size: (torch.randint(0, vocabulary, (batch, length)),)
 
 
-def _llama() -> torch.nn.Module:
-    torchvision_models()
-    from transformers import LlamaConfig, LlamaForCausalLM
+def _decoder(kind: str, **sizes: int) -> Callable[[], torch.nn.Module]:
+    """Makes a language model of transformers whose queries share keys and values in groups."""
 
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    return Output(LlamaForCausalLM(config), "logits", use_cache=False)
+    def build() -> torch.nn.Module:
+        library = transformers()
+        config = getattr(library, f"{kind}Config")(
+            vocab_size=VOCABULARY, num_key_value_heads=2, max_position_embeddings=512, **sizes
+        )
+        return Output(getattr(library, f"{kind}ForCausalLM")(config), "logits", use_cache=False)
+
+    return build
 
 
-def _mixtral() -> torch.nn.Module:
-    torchvision_models()
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    config = MixtralConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        max_position_embeddings=512,
-    )
-    return Output(MixtralForCausalLM(config), "logits", use_cache=False)
+_LLAMA = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
+_MIXTRAL = {
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
 
 
 def _t5() -> torch.nn.Module:
-    torchvision_models()
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(
-        vocab_size=VOCABULARY, d_model=512, d_kv=64, d_ff=1024, num_layers=6, num_heads=8, dropout_rate=0.0
+    library = transformers()
+    config = library.T5Config(
+        vocab_size=VOCABULARY,
+        d_model=512,
+        d_kv=64,
+        d_ff=1024,
+        num_layers=6,
+        num_heads=8,
+        dropout_rate=0.0,
+        feed_forward_proj="gated-gelu",
     )
-    config.feed_forward_proj = "gated-gelu"
-    return Output(T5EncoderModel(config), "last_hidden_state")
+    return Output(library.T5EncoderModel(config), "last_hidden_state")
 
 
 #: Frames of sound that the encoder of Whisper takes here, half of them after its second convolution.
@@ -70,11 +64,10 @@ FRAMES = 1_000
 
 
 def _whisper() -> torch.nn.Module:
-    torchvision_models()
-    from transformers import WhisperConfig
+    library = transformers()
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    config = WhisperConfig(
+    config = library.WhisperConfig(
         d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536, max_source_positions=FRAMES // 2
     )
     return Output(WhisperEncoder(config), "last_hidden_state")
@@ -157,8 +150,8 @@ class LanguageLSTM(torch.nn.Module):
 
 
 TODAY: dict[str, Model] = {
-    "llama": Model(_llama, _tokens(256), batch_size=2, smallest_image=None),
-    "mixtral": Model(_mixtral, _tokens(128), batch_size=2, smallest_image=None),
+    "llama": Model(_decoder("Llama", **_LLAMA), _tokens(256), batch_size=2, smallest_image=None),
+    "mixtral": Model(_decoder("Mixtral", **_MIXTRAL), _tokens(128), batch_size=2, smallest_image=None),
     "t5_encoder": Model(_t5, _tokens(128), batch_size=4, smallest_image=None),
     "whisper_encoder": Model(_whisper, _sound, batch_size=1, smallest_image=None),
     "convnext_tiny": Model(vision("convnext_tiny"), image, batch_size=2),
