@@ -5,8 +5,9 @@ height, width, channels). Left to XLA, a transpose stands around each of them, s
 themselves: an operator that knows about it takes and gives `ChannelsLast`, an elementwise one follows its operands, and
 for every other operator the registry turns it back into torch's order first.
 
-A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. So are
-the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
+A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. One of
+quantised weights that is converted before it is multiplied (`Widened`) is for the kernel that converts in registers. So
+are the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
 to oneDNN's kernels only.
 
 Small weights share a buffer, and each is a `Part` of it: a kernel of torch's begins to read there. For all else XLA
@@ -81,6 +82,33 @@ class Transposed(Reordered):
     def shape(self) -> tuple[int, ...]:
         *batch, columns, rows = self.physical.shape
         return (*batch, rows, columns)
+
+
+class Widened(Reordered):
+    """A matrix of integers that has been transposed and converted to a floating-point dtype, before either was done.
+
+    Attributes:
+        dtype: of the numbers that it stands for.
+    """
+
+    __slots__ = ("_dtype",)
+
+    def __init__(self, physical: Any, dtype: Any):
+        super().__init__(physical)
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> Any:
+        return self._dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return Transposed(self.physical).shape
+
+    @property
+    def converted(self) -> Transposed:
+        """The same with its numbers converted."""
+        return Transposed(self.physical.astype(self._dtype))
 
 
 class HeadsLast(Reordered):
@@ -263,12 +291,14 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
     """`x` in torch's order; lists are converted item by item, and what is no array is left alone.
 
     Args:
-        keep: what is left as it is too: `ChannelsLast`, `Transposed`, `Permuted` or `Part`.
+        keep: what is left as it is too: `ChannelsLast`, `Transposed`, `Widened`, `Permuted` or `Part`.
     """
     if isinstance(x, keep):
         return x
     if isinstance(x, ChannelsLast):
         return jnp.moveaxis(x.physical, -1, 1)
+    if isinstance(x, Widened):
+        return x.converted.physical.mT
     if isinstance(x, Transposed):
         return x.physical.mT
     if isinstance(x, Permuted):

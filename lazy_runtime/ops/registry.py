@@ -166,6 +166,7 @@ def op(
     collective: bool = False,
     channels_last: bool = False,
     transposed: bool = False,
+    widened: bool = False,
     permuted: bool = False,
     parts: bool = False,
     infer: Callable[..., Any] | None = None,
@@ -179,8 +180,9 @@ def op(
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs, fallible, products, collective: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
-        channels_last, transposed, permuted, parts: the function takes `layout.ChannelsLast`, `layout.Transposed`,
-            `layout.Permuted` and `layout.Part` values as they are; others get arrays in torch's order.
+        channels_last, transposed, widened, permuted, parts: the function takes `layout.ChannelsLast`,
+            `layout.Transposed`, `layout.Widened`, `layout.Permuted` and `layout.Part` values as they are; others get
+            arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
@@ -190,6 +192,7 @@ def op(
         orders = {
             layout.ChannelsLast: channels_last,
             layout.Transposed: transposed,
+            layout.Widened: widened,
             layout.Permuted: permuted,
             layout.Part: parts,
         }

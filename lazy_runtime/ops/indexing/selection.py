@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...ir import dtypes
-from ...lowering.layout import elementwise
+from ...lowering.layout import ChannelsLast, Transposed, Widened, elementwise, logical
 from ..elementwise.casting import convert
 from ..registry import op
 
@@ -62,9 +62,16 @@ def copy(x, source, non_blocking=False, *, out):
     return jnp.broadcast_to(cast(source, out.dtype), x.shape)
 
 
-@op("aten::_to_copy", "aten::clone", "aten::contiguous", channels_last=True)
-def to_copy(x, *, out, **options):
+@op("aten::clone", "aten::contiguous", channels_last=True)
+def clone(x, *, out, **options):
     return elementwise(lambda x: cast(x, out.dtype), x)
+
+
+@op("aten::_to_copy", channels_last=True, transposed=True)
+def to_copy(x, *, out, **options):
+    if isinstance(x, Transposed) and x.dtype == np.int8 and out.dtype.is_floating_point:
+        return Widened(x.physical, dtypes.to_numpy(out.dtype))  # quantised weights, which a product converts
+    return clone(logical(x, ChannelsLast), out=out)
 
 
 @op("aten::view.dtype", view=True)

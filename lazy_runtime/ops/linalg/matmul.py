@@ -43,16 +43,16 @@ def not_of_bool(name: str) -> Callable[..., Any]:
     return infer
 
 
-def _product_op(*names: str) -> Callable[[Callable], Callable]:
+def _product_op(*names: str, widened: bool = False) -> Callable[[Callable], Callable]:
     def register(function: Callable) -> Callable:
         for name in names:
-            op(name, products=True, transposed=True, infer=not_of_bool(name))(function)
+            op(name, products=True, transposed=True, widened=widened, infer=not_of_bool(name))(function)
         return function
 
     return register
 
 
-@_product_op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul")
+@_product_op("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul", widened=True)
 def mm(x, y, *, out):
     return matmul(x, y, out.device.platform)
 

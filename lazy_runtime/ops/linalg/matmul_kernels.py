@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ...lowering.layout import Transposed, logical
+from ...lowering.layout import Transposed, Widened, logical
 from .. import kernels
 from ..kernels import Kernel, Table, Verdict
 from . import bfloat16_upcast, matmul_aten, matmul_onednn, matmul_xla, packed_linear, skinny_matmul, small_k_matmul
@@ -14,7 +14,9 @@ from .matmul_problem import MatmulProblem
 
 
 def matmul(x: Any, y: Any, platform: str) -> Any:
-    """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`."""
+    """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`, and the second `Widened`."""
+    if isinstance(y, Widened) and MATMUL.choose(MatmulProblem.of(x, y, platform)) is not skinny_matmul.KERNEL:
+        y = y.converted
     return _lower(MATMUL.choose(MatmulProblem.of(x, y, platform)), x, y, platform)
 
 
@@ -34,8 +36,9 @@ def takes_transposed(platform: str, dtype: Any) -> bool:
     """Whether kernels for this dtype, torch's or ours, take matrices `Transposed`, as they lie. XLA, where it computes
     the product, does as well with them.
     """
-    is_ours = dtype == jnp.float32 and kernels.on_cpu(platform)
-    return bool(matmul_aten.takes_dtype(platform, dtype) or is_ours)
+    is_ours = dtype == jnp.float32
+    is_quantised = dtype == jnp.int8  # which may be converted (`Widened`)
+    return bool(matmul_aten.takes_dtype(platform, dtype) or (kernels.on_cpu(platform) and (is_quantised or is_ours)))
 
 
 def _lower(kernel: Kernel, x: Any, y: Any, platform: str) -> Any:

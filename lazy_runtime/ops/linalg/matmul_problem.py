@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from ...ir import lowering_context
+from ...lowering.layout import Widened
 from ..kernels import Refused, Verdict, sizes
 
 
@@ -14,7 +15,7 @@ class MatmulProblem(NamedTuple):
 
     Attributes:
         x, y: sizes, whichever way the operands lie in memory. A size that varies from call to call is -1.
-        dtype, y_dtype: names of the operands' dtypes.
+        dtype, y_dtype: names of the operands' dtypes, the second as it lies in memory.
         platform: where it is computed.
         between_kernels: the program calls kernels that are no products, which keep the processor's threads awake.
         kept_on: type of the device that keeps the second operand from call to call; empty if none does.
@@ -32,12 +33,13 @@ class MatmulProblem(NamedTuple):
 
     @classmethod
     def of(cls, x: Any, y: Any, platform: str) -> MatmulProblem:
-        """The problem of two operands in a lowering: arrays, or `Transposed` ones."""
-        dtypes = str(x.dtype), str(y.dtype)
+        """The problem of two operands in a lowering: arrays, or `Transposed` ones; the second may be `Widened`."""
+        dtypes = str(x.dtype), str(y.physical.dtype if isinstance(y, Widened) else y.dtype)
         return cls(tuple(x.shape), tuple(y.shape), *dtypes, platform, lowering_context.current().has_other_kernels)
 
     def __str__(self) -> str:
-        return f"{sizes(self.x)} by {sizes(self.y)} of {self.dtype} on {self.platform}"
+        converted = "" if self.dtype == self.y_dtype else f", converted from {self.y_dtype},"
+        return f"{sizes(self.x)} by {sizes(self.y)} of {self.dtype}{converted} on {self.platform}"
 
     @property
     def multiplications(self) -> int:
@@ -51,10 +53,8 @@ class MatmulProblem(NamedTuple):
 
 
 def is_of_matrices(problem: MatmulProblem) -> Verdict:
-    """Whether both operands are matrices of one dtype."""
-    return has_one_dtype(problem) and (
-        len(problem.x) == len(problem.y) == 2 or Refused("the operands are no two matrices")
-    )
+    """Whether both operands are matrices."""
+    return len(problem.x) == len(problem.y) == 2 or Refused("the operands are no two matrices")
 
 
 def has_one_dtype(problem: MatmulProblem) -> Verdict:
