@@ -67,7 +67,8 @@ def importer(device_type: str) -> Callable[[torch.Tensor], jax.Array]:
             return batched_device_put(described(tensor.shape, tensor.dtype), sharding, (host,), devices, True)
 
         probe = torch.zeros(2, dtype=torch.float64)
-        return direct if direct(probe).unsafe_buffer_pointer() == probe.data_ptr() else public
+        with dtypes.x64():  # else jaxlib converts it, and that is a copy
+            return direct if direct(probe).unsafe_buffer_pointer() == probe.data_ptr() else public
     except (ImportError, AttributeError, TypeError):  # another jaxlib
         return public
 
@@ -84,7 +85,8 @@ def exporter(platform: str) -> Callable[[jax.Array], torch.Tensor]:
         def direct(array: jax.Array) -> torch.Tensor:
             return from_dlpack(buffer_to_dlpack_managed_tensor(array))
 
-        probe = importer("cpu")(torch.zeros(2))
+        with dtypes.x64():
+            probe = importer("cpu")(torch.zeros(2))
         return direct if direct(probe).data_ptr() == probe.unsafe_buffer_pointer() else torch.from_dlpack
     except (ImportError, AttributeError, TypeError):
         return torch.from_dlpack
