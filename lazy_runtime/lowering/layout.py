@@ -15,7 +15,8 @@ cuts it out, which is a copy.
 
 A permutation is not carried out (`Permuted`) until somebody needs torch's order: what a vision transformer permutes and
 takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part. What is
-taken of it is known too (`Taken`): torch's kernels read it where it lies (`Strided`), and nothing is moved at all.
+taken of it is known too (`Taken`): torch's kernels read it where it lies (`Strided`), and nothing is moved at all. Nor are
+heads repeated (`Repeated`) that queries share.
 """
 
 from __future__ import annotations
@@ -165,6 +166,52 @@ class Permuted(Reordered):
         return Strided(whole, start, self.shape, tuple(strides[dim] for dim in self.dims))
 
 
+class Repeated(Reordered):
+    """Keys or values whose heads have been repeated for the queries that share them, before anything was copied.
+
+    Attributes:
+        physical: (batch, heads, rows, features), each head once.
+        times: how often each head stands there, one after another.
+        is_split: the shape is (batch, heads, times, rows, features), not (batch, heads * times, rows, features).
+    """
+
+    __slots__ = ("is_split", "times")
+
+    def __init__(self, physical: Any, times: int, is_split: bool = False):
+        super().__init__(physical)
+        self.times = times
+        self.is_split = is_split
+
+    @classmethod
+    def of(cls, x: Any, shape: Sequence[int]) -> Repeated | None:
+        """An array that is expanded to a shape; None if that is another repetition."""
+        before, after = tuple(x.shape), tuple(shape)
+        if len(before) != 5 or before[2] != 1 or after[:2] + after[3:] != before[:2] + before[3:]:
+            return None
+        return cls(x.reshape(*before[:2], *before[3:]), after[2], is_split=True)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        batch, heads, *rest = self.physical.shape
+        return (batch, heads, self.times, *rest) if self.is_split else (batch, heads * self.times, *rest)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def viewed(self, shape: Sequence[int]) -> Any:
+        """The same in another shape; an array in torch's order where that is neither of its two."""
+        for is_split in (True, False):
+            found = Repeated(self.physical, self.times, is_split)
+            if found.shape == tuple(shape):
+                return found
+        return logical(self).reshape(shape)
+
+
 class Taken(NamedTuple):
     """What is at one index of one dimension of an array."""
 
@@ -291,7 +338,7 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
     """`x` in torch's order; lists are converted item by item, and what is no array is left alone.
 
     Args:
-        keep: what is left as it is too: `ChannelsLast`, `Transposed`, `Widened`, `Permuted` or `Part`.
+        keep: what is left as it is too: `ChannelsLast`, `Transposed`, `Widened`, `Permuted`, `Repeated` or `Part`.
     """
     if isinstance(x, keep):
         return x
@@ -303,6 +350,9 @@ def logical(x: Any, keep: type | tuple[type, ...] = ()) -> Any:
         return x.physical.mT
     if isinstance(x, Permuted):
         return jnp.transpose(x.physical, x.dims)
+    if isinstance(x, Repeated):
+        batch, heads, *rest = x.physical.shape
+        return jnp.broadcast_to(x.physical[:, :, None], (batch, heads, x.times, *rest)).reshape(x.shape)
     if isinstance(x, Part):
         return jax.lax.slice(x.physical, (x.start,), (x.start + x.size,)).reshape(x.shape)
     if isinstance(x, list):

@@ -29,6 +29,7 @@ KERNELS = (
     "depthwise",
     "depthwise_gradient",
     "attention",
+    "few_queries_attention",
     "batch_norm",
     "skinny_matmul",
     "small_k_matmul",

@@ -168,6 +168,7 @@ def op(
     transposed: bool = False,
     widened: bool = False,
     permuted: bool = False,
+    repeated: bool = False,
     parts: bool = False,
     infer: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -180,9 +181,9 @@ def op(
         view: also registers the `_copy` forms, and takes the strides of the alias.
         dynamic_scalars, random, host_inputs, fallible, products, collective: see `Operator`.
         infer: run on meta tensors instead of the operator, where torch's meta and CPU kernels disagree.
-        channels_last, transposed, widened, permuted, parts: the function takes `layout.ChannelsLast`,
-            `layout.Transposed`, `layout.Widened`, `layout.Permuted` and `layout.Part` values as they are; others get
-            arrays in torch's order.
+        channels_last, transposed, widened, permuted, repeated, parts: the function takes `layout.ChannelsLast`,
+            `layout.Transposed`, `layout.Widened`, `layout.Permuted`, `layout.Repeated` and `layout.Part` values as they
+            are; others get arrays in torch's order.
     """
 
     def register(function: Callable) -> Callable:
@@ -194,6 +195,7 @@ def op(
             layout.Transposed: transposed,
             layout.Widened: widened,
             layout.Permuted: permuted,
+            layout.Repeated: repeated,
             layout.Part: parts,
         }
         kept = tuple(order for order, is_kept in orders.items() if is_kept)

@@ -11,9 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from ...lowering.layout import logical
+from ...lowering.layout import Permuted, logical
 from ..probe import probed
 from ..registry import op
+from . import shared_heads
 from .attention_blocks import Options
 from .attention_kernels import ATTENTION, GRADIENT
 from .attention_problem import AttentionProblem
@@ -45,7 +46,7 @@ _library.impl("attention", _attention_meta, "Meta")
 _library.impl("attention_backward", _attention_backward_meta, "Meta")
 
 
-@op("lazy_runtime::attention", products=True, permuted=True)
+@op("lazy_runtime::attention", products=True, permuted=True, repeated=True)
 def attention(query, key, value, mask, seed, dropout_p, is_causal, scale, *, input_spec):
     options = _options(query, is_causal, scale, dropout_p, seed)
     return _forward(input_spec.device.platform, query, key, value, mask, options)
@@ -63,7 +64,7 @@ def attention_backward(
 
 # the probe refuses dropout, which torch's kernel does not have: `scaled_dot_product_attention` is composed then
 @op(
-    "aten::_scaled_dot_product_flash_attention_for_cpu", products=True, permuted=True,
+    "aten::_scaled_dot_product_flash_attention_for_cpu", products=True, permuted=True, repeated=True,
     infer=probed("aten::_scaled_dot_product_flash_attention_for_cpu"),
 )  # fmt: skip
 def flash_attention_for_cpu(
@@ -85,7 +86,8 @@ def _options(query, is_causal, scale, dropout_p=0.0, seed=None):
 
 
 def _forward(platform, query, key, value, mask, options):
-    mask = logical(mask)
+    query, mask = logical(query, Permuted), logical(mask)
+    key, value = shared_heads.once(key, value)
     problem = AttentionProblem.of(platform, query, key, value, mask, options.is_causal, options.dropout)
     kernel = ATTENTION.choose(problem)
     assert kernel.lower is not None

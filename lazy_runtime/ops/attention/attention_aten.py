@@ -38,15 +38,14 @@ def accepts_gradient(problem: AttentionProblem) -> Verdict:
 
 
 def _forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
-    heads, added = operands(query, key, value, mask)
-    return call(_NAME, [*heads, 0.0, options.is_causal, added, options.scale], query)
+    heads, mask = operands(query, key, value, mask)
+    return call(_NAME, [*heads, 0.0, options.is_causal, mask, options.scale], query)
 
 
 def operands(query: Any, key: Any, value: Any, mask: Any) -> tuple[list[HeadsLast | Strided], Any]:
     """Queries, keys and values of as many heads, and the mask that is added to the scores, as the kernels take them."""
     key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
-    added = _added(mask, query)
-    return [*map(_lying, (query, key, value))], added
+    return [*map(_lying, (query, key, value))], added(mask, query)
 
 
 def call(name: str, arguments: list[Any], query: Any) -> tuple[Any, Any]:
@@ -55,11 +54,15 @@ def call(name: str, arguments: list[Any], query: Any) -> tuple[Any, Any]:
     Returns:
         Attention, and the logarithms of the sums of exponentials, as `attention_blocks.forward` gives them; `Permuted`.
     """
+    attended, logsumexp = bfloat16_upcast.call("cpu", name, arguments, described(query))
+    return attended.permuted, logsumexp.permuted
+
+
+def described(query: Any) -> list[HeadsLast]:
+    """What attention and the logarithms of the sums of exponentials look like, as the kernels write them."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     attended = _described(query)
-    logsumexp = HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))
-    attended, logsumexp = bfloat16_upcast.call("cpu", name, arguments, [attended, logsumexp])
-    return attended.permuted, logsumexp.permuted
+    return [attended, HeadsLast(jax.ShapeDtypeStruct(attended.physical.shape[:-1], wide))]
 
 
 def _backward(
@@ -70,7 +73,7 @@ def _backward(
     key, value = shared_heads.repeated(key, query), shared_heads.repeated(value, query)
     heads = query, key, value
     arguments = [
-        *map(_lying, (grad, *heads, attended, logsumexp)), 0.0, options.is_causal, _added(mask, query), options.scale
+        *map(_lying, (grad, *heads, attended, logsumexp)), 0.0, options.is_causal, added(mask, query), options.scale
     ]  # fmt: skip
     grads = bfloat16_upcast.call("cpu", f"{_NAME}_backward", arguments, [*map(_described, heads)])
     grad_query, grad_key, grad_value = (each.permuted for each in grads)
@@ -85,12 +88,17 @@ def _lying(x: Any) -> HeadsLast | Strided:
     return strided if strided is not None and strided.strides[-1] == 1 else HeadsLast.of(x)
 
 
+def where_it_lies(x: Any) -> Any:
+    """A value as a kernel takes it that reads any order of batches, heads and rows."""
+    return _lying(x) if isinstance(x, Permuted) else x
+
+
 def _described(like: Any) -> HeadsLast:
     batch, heads, rows, features = like.shape
     return HeadsLast(jax.ShapeDtypeStruct((batch, rows, heads, features), like.dtype))
 
 
-def _added(mask: Any, query: Any) -> Any:
+def added(mask: Any, query: Any) -> Any:
     """The mask as the kernel adds it to the scores."""
     if mask is None:
         return None

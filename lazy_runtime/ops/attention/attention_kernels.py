@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from ..kernels import Table
-from . import attention_aten, attention_blocks, attention_cudnn, attention_native
+from . import attention_aten, attention_blocks, attention_cudnn, attention_few_queries, attention_native
 
 ATTENTION = Table(
     "attention",
-    [attention_native.KERNEL, attention_aten.KERNEL, attention_cudnn.KERNEL, attention_blocks.KERNEL],
+    [
+        attention_few_queries.KERNEL,
+        attention_native.KERNEL,
+        attention_aten.KERNEL,
+        attention_cudnn.KERNEL,
+        attention_blocks.KERNEL,
+    ],
 )
 
 GRADIENT = Table(

@@ -22,7 +22,8 @@ _NAME = "lazy_runtime_kernels::attention"
 #: Features of a head come in so many together, a vector of the processor's.
 LANES = 16
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+#: Those of queries, by name.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 #: From so many queries on it pays to pack keys that are more than the queries: with 1,024 keys one query takes three
@@ -37,11 +38,11 @@ def accepts(problem: AttentionProblem) -> Verdict:
     least = min(keys, LEAST_QUERIES)
     return (
         attention_aten.accepts(problem)
-        and (dtype in _DTYPES or Refused(f"it is for float32 and bfloat16, not {problem.dtype}"))
+        and (dtype in DTYPES or Refused(f"it is for float32 and bfloat16, not {problem.dtype}"))
         and (features % LANES == 0 or Refused(f"{features} features are no multiple of {LANES}"))
         and (queries >= least or Refused(f"{queries} queries of {keys} keys are fewer than {least}"))
         # a mask of bool is added in the queries' dtype
-        and (mask in ("", "bool", *_DTYPES) or Refused(f"it takes no mask of {mask}"))
+        and (mask in ("", "bool", *DTYPES) or Refused(f"it takes no mask of {mask}"))
         and kernels.works(functools.partial(_works, dtype), "attention")
     )
 
@@ -53,12 +54,12 @@ def _computed(platform: str, dtype: str) -> str:
 
 def available(platform: str) -> Verdict:
     """Whether the kernel is there, for one of its dtypes at least."""
-    return kernels.on_cpu(platform) and kernels.works(lambda: any(map(_works, _DTYPES)), "attention")
+    return kernels.on_cpu(platform) and kernels.works(lambda: any(map(_works, DTYPES)), "attention")
 
 
 @functools.cache
 def _works(name: str) -> bool:
-    return aten_bridge.kernel_works("attention", functools.partial(_is_right, _DTYPES[name]))
+    return aten_bridge.kernel_works("attention", functools.partial(_is_right, DTYPES[name]))
 
 
 def _is_right(dtype: torch.dtype, kernel: Any) -> bool:
@@ -75,8 +76,8 @@ def _is_right(dtype: torch.dtype, kernel: Any) -> bool:
 
 
 def _forward(query: Any, key: Any, value: Any, mask: Any, options: Options) -> tuple[Any, Any]:
-    heads, added = attention_aten.operands(query, key, value, mask)
-    return attention_aten.call(_NAME, [*heads, added, options.is_causal, options.scale], query)
+    heads, mask = attention_aten.operands(query, key, value, mask)
+    return attention_aten.call(_NAME, [*heads, mask, options.is_causal, options.scale], query)
 
 
 KERNEL = Kernel(

@@ -7,8 +7,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ...lowering.layout import logical
+from ...lowering.layout import Permuted, Repeated, logical
 from ..indexing.reduction import opmath
+
+
+def once(key: Any, value: Any) -> tuple[Any, Any]:
+    """Keys and values with each head once, where both have been repeated alike."""
+    pair = key, value
+    if all(isinstance(x, Repeated) and not x.is_split for x in pair) and key.times == value.times:
+        return key.physical, value.physical
+    return logical(key, Permuted), logical(value, Permuted)
 
 
 def repeated(x: Any, query: Any) -> Any:

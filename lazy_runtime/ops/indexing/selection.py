@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...ir import dtypes
-from ...lowering.layout import ChannelsLast, Transposed, Widened, elementwise, logical
+from ...lowering.layout import ChannelsLast, Repeated, Transposed, Widened, elementwise, logical
 from ..elementwise.casting import convert
 from ..registry import op
 
@@ -62,8 +62,10 @@ def copy(x, source, non_blocking=False, *, out):
     return jnp.broadcast_to(cast(source, out.dtype), x.shape)
 
 
-@op("aten::clone", "aten::contiguous", channels_last=True)
+@op("aten::clone", "aten::contiguous", channels_last=True, repeated=True)
 def clone(x, *, out, **options):
+    if isinstance(x, Repeated):
+        return x
     return elementwise(lambda x: cast(x, out.dtype), x)
 
 

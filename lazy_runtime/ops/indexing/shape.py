@@ -12,16 +12,18 @@ import torch
 from ...ir import dtypes, lowering_context
 from ...ir.spec import contiguous_strides, storage_size
 from ...lowering import aten_bridge, layout
-from ...lowering.layout import ChannelsLast, Permuted, Taken, Transposed, axis, logical, physical
+from ...lowering.layout import ChannelsLast, Permuted, Repeated, Taken, Transposed, axis, logical, physical
 from ..linalg.matmul_kernels import takes_transposed
 from ..registry import op
 
 
 @op(
     "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::squeeze", "aten::squeeze.dim",
-    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True, channels_last=True,
+    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True, channels_last=True, repeated=True,
 )  # fmt: skip
 def view(x, *shape, out):
+    if isinstance(x, Repeated):
+        return x.viewed(out.shape)
     if isinstance(x, ChannelsLast | Transposed) and len(out.shape) > 2 and x.shape[:2] == tuple(out.shape[:2]):
         images = x if isinstance(x, ChannelsLast) else ChannelsLast(x.physical) if x.ndim == 3 else None
         if images is not None:  # pixels become rows, as for a transformer, or rows pixels
@@ -32,7 +34,8 @@ def view(x, *shape, out):
 
 @op("aten::expand", view=True, transposed=True)
 def expand(x, size, *, implicit=False, out):
-    return _of_batch(jnp.broadcast_to, x, out.shape)
+    repeated = None if isinstance(x, Transposed) else Repeated.of(x, out.shape)
+    return repeated or _of_batch(jnp.broadcast_to, x, out.shape)
 
 
 def _of_batch(function, x, shape):
