@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import warnings
 from collections.abc import Iterator, Sequence
@@ -161,8 +162,8 @@ def times(names: Sequence[str], weights: str, batch: int, rounds: int) -> dict[s
     for _ in tqdm(range(rounds), unit="round", dynamic_ncols=True, disable=None):
         for name, run in runs.items():
             run.tokens(2)  # threads that slept through the others' turns wake
-            first = measure.seconds(lambda: run.tokens(1))
-            whole = measure.seconds(lambda: run.tokens(NEW + 1))
+            first = measure.seconds(functools.partial(run.tokens, 1))
+            whole = measure.seconds(functools.partial(run.tokens, NEW + 1))
             seen[name].append(Times(first, (whole - first) / NEW))
     return {name: Times(*map(statistics.median, zip(*each, strict=True))) for name, each in seen.items()}
 
@@ -179,7 +180,8 @@ def table(names: Sequence[str], kinds: Sequence[str], batches: Sequence[int], ro
                 ratio = min(others) / token if others else None
                 body.append([kind, batch, name, 1e3 * first, 1e3 * token, batch / token, size / token / most, ratio])
     headers = ["weights", "batch", "mode", "prefill, ms", "a token, ms", "tokens/s", "of bandwidth", "fastest other"]
-    text = tabulate(body, headers=headers, tablefmt="github", floatfmt=(*[""] * 3, ".1f", ".2f", ".0f", ".2f", ".2f"))
+    digits = (*[""] * 3, ".1f", ".2f", ".0f", ".2f", ".2f")
+    text = tabulate(body, headers=headers, tablefmt="github", floatfmt=digits)
     return (
         f"### Generation after {PROMPT} tokens, {NEW} more (medians of {rounds})\n\n{text}\n\n"
         f"Of bandwidth: the weights' bytes, read once a token, beside {most / 1e9:.1f} GB/s that were measured. Fastest "

@@ -7,16 +7,16 @@ for every other operator the registry turns it back into torch's order first.
 
 A transposed matrix (`Transposed`) is for kernels of torch's, which take it as it lies; all else sees it turned. One of
 quantised weights that is converted before it is multiplied (`Widened`) is for the kernel that converts in registers. So
-are the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means something
-to oneDNN's kernels only.
+are the heads of torch's attention (`HeadsLast`), which never leave its lowering. A packed weight (`Packed`) means
+something to oneDNN's kernels only.
 
 Small weights share a buffer, and each is a `Part` of it: a kernel of torch's begins to read there. For all else XLA
 cuts it out, which is a copy.
 
 A permutation is not carried out (`Permuted`) until somebody needs torch's order: what a vision transformer permutes and
 takes apart for its attention lies as that wants it before, and XLA would move all of it once for each part. What is
-taken of it is known too (`Taken`): torch's kernels read it where it lies (`Strided`), and nothing is moved at all. Nor are
-heads repeated (`Repeated`) that queries share.
+taken of it is known too (`Taken`): torch's kernels read it where it lies (`Strided`), and nothing is moved at all. Nor
+are heads repeated (`Repeated`) that queries share.
 """
 
 from __future__ import annotations

@@ -109,8 +109,9 @@ struct Filled {
     next = 0;
     for (char kind : call.results) {
       targets.push_back(kind == 'n' ? at::Tensor() : view(**results.get<ffi::AnyBuffer>(next++), kind));
-      // torch's attention allocates its results as they lie, and gives transposed views of them
-      offered.push_back(kind == 'h' ? targets.back().transpose(1, 2) : targets.back());
+      // torch's attention allocates its results as they lie, and gives transposed views of them; who is told where to write
+      // allocates nothing but temporaries, which may look like a result
+      offered.push_back(kind == 'o' ? at::Tensor() : kind == 'h' ? targets.back().transpose(1, 2) : targets.back());
     }
   }
 

@@ -251,24 +251,23 @@ void multiply(const Sizes& s, const float* x, const at::Tensor& matrix, bool tur
 }
 
 // x (rows, in) of float32 or bfloat16 times a matrix (in, out), or (out, in) if it is turned, of these dtypes; a turned one
-// may be of int8. The result has x's dtype; sums have float32.
+// may be of int8. The result has x's dtype, or float32, which sums have.
 at::Tensor& skinny_matmul(const at::Tensor& x, const at::Tensor& matrix, bool turned, at::Tensor& out) {
   const Sizes s{x.size(0), x.size(1), matrix.size(turned ? 0 : 1)};
   TORCH_CHECK(x.is_contiguous() && matrix.is_contiguous() && out.is_contiguous() &&
                   matrix.size(turned ? 1 : 0) == s.in && s.rows >= 1 && s.rows <= most_rows && s.in >= 1 &&
                   out.dim() == 2 && out.size(0) == s.rows && out.size(1) == s.out,
               "matrices of shapes ", x.sizes(), " and ", matrix.sizes(), " into one of ", out.sizes());
-  TORCH_CHECK(x.scalar_type() == out.scalar_type(), "rows of ", x.scalar_type(), " into ", out.scalar_type());
-  if (x.scalar_type() == at::kFloat) {
-    multiply(s, x.const_data_ptr<float>(), matrix, turned, out.mutable_data_ptr<float>());
-    return out;
-  }
+  const bool narrow = x.scalar_type() == at::kBFloat16, rounds = out.scalar_type() == at::kBFloat16;
+  TORCH_CHECK((narrow || x.scalar_type() == at::kFloat) && ((narrow && rounds) || out.scalar_type() == at::kFloat),
+              "rows of ", x.scalar_type(), " into ", out.scalar_type());
   const int64_t given = x.numel(), made = out.numel();
-  const at::Tensor floats = at::empty({given + made});
-  float *of_x = floats.mutable_data_ptr<float>(), *result = of_x + given;
-  std::copy_n(x.const_data_ptr<at::BFloat16>(), given, of_x);
-  multiply(s, of_x, matrix, turned, result);
-  std::copy_n(result, made, out.mutable_data_ptr<at::BFloat16>());
+  const at::Tensor floats = at::empty({(narrow ? given : 0) + (rounds ? made : 0)});
+  float* of_x = floats.mutable_data_ptr<float>();
+  if (narrow) std::copy_n(x.const_data_ptr<at::BFloat16>(), given, of_x);
+  float* result = rounds ? of_x + given : out.mutable_data_ptr<float>();
+  multiply(s, narrow ? of_x : x.const_data_ptr<float>(), matrix, turned, result);
+  if (rounds) std::copy_n(result, made, out.mutable_data_ptr<at::BFloat16>());
   return out;
 }
 

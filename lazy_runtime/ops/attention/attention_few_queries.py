@@ -1,7 +1,7 @@
-"""Attention of a few queries on the CPU in a kernel of ours (native/few_queries_attention.cpp): a token that is decoded.
+"""Attention of a few queries on the CPU in a kernel of ours (native/few_queries_attention.cpp).
 
-The keys and values of a cache are read once, where they lie, also for heads of queries that share them. By what was
-measured (docs/measurements.md) torch's kernel takes twice to twenty times as long.
+A token that is decoded has one. The keys and values of a cache are read once, where they lie, also for heads of queries
+that share them. By what was measured (docs/measurements.md) torch's kernel takes twice to twenty times as long.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from ..registry import op
 
 @op(
     "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::squeeze", "aten::squeeze.dim",
-    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints", view=True, transposed=True, channels_last=True, repeated=True,
+    "aten::squeeze.dims", "aten::unsqueeze", "aten::flatten.using_ints",
+    view=True, transposed=True, channels_last=True, repeated=True,
 )  # fmt: skip
 def view(x, *shape, out):
     if isinstance(x, Repeated):

@@ -16,7 +16,7 @@ from ...compat.torch import tree_map
 from ...ir import dtypes
 from ...lowering.layout import logical
 from ..registry import op, overload
-from . import bfloat16_upcast, matmul_aten
+from . import bfloat16_upcast, matmul_aten, skinny_matmul
 from .matmul_kernels import linear_product, matmul
 from .matmul_problem import MatmulProblem
 from .matmul_xla import product
@@ -75,6 +75,8 @@ def _wide(x) -> Any:
 def _wide_product(x, y, platform: str):
     """x @ y in the dtype that it is added up in."""
     wide = _wide(x)
+    if x.dtype == jnp.bfloat16 and skinny_matmul.accepts(MatmulProblem.of(x, y, platform)):
+        return skinny_matmul.product(x, y, platform, wide)
     if bfloat16_upcast.is_wanted(platform, x.dtype) and _is_atens(x, y, platform):
         x, y = bfloat16_upcast.widened(x), bfloat16_upcast.widened(y)
     return matmul(x, y, platform) if x.dtype == wide else product(x, y, wide)
@@ -104,7 +106,8 @@ def addmm(x, first, second, *, beta=1, alpha=1, out):
     platform = out.device.platform
     whole = isinstance(beta, int) and beta == alpha == 1 and x.dtype == first.dtype
     whole = whole and first.dtype != _wide(first) and not bfloat16_upcast.is_wanted(platform, first.dtype)
-    if whole and _is_atens(first, second, platform):
+    problem = MatmulProblem.of(first, second, platform)
+    if whole and matmul_aten.accepts(problem) and not skinny_matmul.accepts(problem):
         return matmul_aten.call("aten::addmm", [logical(x), first, second, 1, 1], first, second)
     return _sum(x, _wide_product(first, second, platform), beta, alpha, out)  # XLA adds with what follows
 

@@ -14,8 +14,8 @@ from .matmul_problem import MatmulProblem
 
 
 def matmul(x: Any, y: Any, platform: str) -> Any:
-    """x @ y of two matrices, or of two batches of them, either of which may be `Transposed`, and the second `Widened`."""
-    if isinstance(y, Widened) and MATMUL.choose(MatmulProblem.of(x, y, platform)) is not skinny_matmul.KERNEL:
+    """x @ y of two matrices or batches of them, either of which may be `Transposed`, and the second `Widened`."""
+    if isinstance(y, Widened) and not skinny_matmul.accepts(MatmulProblem.of(x, y, platform)):
         y = y.converted
     return _lower(MATMUL.choose(MatmulProblem.of(x, y, platform)), x, y, platform)
 

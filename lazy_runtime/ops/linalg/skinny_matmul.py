@@ -1,6 +1,6 @@
 """Products of a few rows with a large matrix, on the CPU in a kernel of ours (native/skinny_matmul.cpp).
 
-Linear layers of small batches have them, forward and in the gradient of their input, and so has a token that is decoded.
+Linear layers of small batches have them, forward and in the gradient of their input, and of tokens that are decoded.
 The matrix is read once, at the memory's speed. One of int8 is converted in registers: a quarter of the bytes.
 """
 
@@ -42,14 +42,11 @@ def accepts(problem: MatmulProblem) -> Verdict:
 
 def available(platform: str) -> Verdict:
     """Whether the kernel is there."""
-    return kernels.on_cpu(platform) and kernels.has_wide_vectors() and kernels.works(_is_built, "skinny_matmul")
+    return kernels.on_cpu(platform) and kernels.works(_is_built, "skinny_matmul")
 
 
 @functools.cache
 def _is_built() -> bool:
-    if not kernels.has_wide_vectors():
-        return False
-
     def is_right(kernel: Any) -> bool:
         x, matrix, out = torch.ones(2, 3), torch.arange(15.0).view(3, 5), torch.empty(2, 5)
         plain = torch.equal(kernel(x, matrix, False, out=out), matrix.sum(0).expand(2, 5))
@@ -58,10 +55,14 @@ def _is_built() -> bool:
     return aten_bridge.kernel_works("skinny_matmul", is_right)
 
 
-def product(x: Any, y: Any, platform: str) -> Any:
-    """x @ y, either of which may be `Transposed`, and the second `Widened`."""
+def product(x: Any, y: Any, platform: str, dtype: Any = None) -> Any:
+    """x @ y, either of which may be `Transposed`, and the second `Widened`.
+
+    Args:
+        dtype: of the result, which is x's or the float32 that it is added up in; x's if None.
+    """
     turned = isinstance(y, Transposed | Widened)
-    like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype)
+    like = jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), dtype or x.dtype)
     operands = [logical(x), y.physical if turned else y, turned, aten_bridge.RESULT]
     (made,) = aten_bridge.call("lazy_runtime_kernels::skinny_matmul", operands, [like])
     return made

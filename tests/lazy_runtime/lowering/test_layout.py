@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lazy_runtime.lowering import layout
-from lazy_runtime.lowering.layout import ChannelsLast, Permuted
+from lazy_runtime.lowering.layout import ChannelsLast, Permuted, Repeated, Transposed, Widened
 from lazy_runtime.ops.indexing.shape import select
 
 
@@ -148,3 +148,31 @@ def test_where_something_else_has_come_between_nothing_is_known_of_the_whole():
     assert permuted.strided is not None
     assert permuted.like(permuted.physical + 1).strided is None
     assert layout.permute(array(2, 3), (1, 0)).strided is None
+
+
+def test_repeated_heads():
+    x = array(2, 3, 1, 5, 4)
+    expanded = Repeated.of(x, (2, 3, 6, 5, 4))
+    assert expanded is not None
+    assert (expanded.shape, expanded.ndim, expanded.size, expanded.dtype) == ((2, 3, 6, 5, 4), 5, 720, x.dtype)
+    same(expanded, jnp.broadcast_to(x, expanded.shape))
+    heads = expanded.viewed((2, 18, 5, 4))
+    assert isinstance(heads, Repeated)
+    same(heads, jnp.repeat(x[:, :, 0], 6, axis=1))
+    same(expanded.viewed((36, 20)), jnp.broadcast_to(x, expanded.shape).reshape(36, 20))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((2, 3, 1, 5, 4), (2, 3, 6, 7, 4)), ((3, 1, 5, 4), (3, 6, 5, 4))], ids=str
+)
+def test_other_expansions_repeat_no_heads(before, after):
+    assert Repeated.of(array(*before), after) is None
+
+
+def test_integers_that_are_converted_later():
+    x = jnp.arange(-6, 6, dtype=jnp.int8).reshape(3, 4)
+    widened = Widened(x, np.dtype(np.float32))
+    assert (widened.shape, widened.ndim, widened.dtype) == ((4, 3), 2, np.float32)
+    same(widened, x.T.astype(np.float32))
+    assert isinstance(widened.converted, Transposed)
+    same(widened.converted, x.T.astype(np.float32))

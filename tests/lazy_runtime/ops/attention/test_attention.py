@@ -47,10 +47,10 @@ def qkv(queries=4, keys=6, features=8, values=8, dtype=torch.float32):
 @pytest.mark.parametrize("causal", [False, True])
 def test_our_kernel(compare, causal, dtype, request):
     kernels.clear()
-    compare(attention, *qkv(6, features=16, values=16, dtype=dtype), is_causal=causal)
-    mask = torch.rand(2, 1, 6, 6) > 0.4
+    compare(attention, *qkv(9, 9, features=16, values=16, dtype=dtype), is_causal=causal)
+    mask = torch.rand(2, 1, 9, 9) > 0.4
     mask[..., 0] = True
-    compare(attention, *qkv(6, features=16, values=16, dtype=dtype), mask)
+    compare(attention, *qkv(9, 9, features=16, values=16, dtype=dtype), mask)
     if "composed" not in request.node.callspec.params["compare"]:
         taken = {choice.kernel for choice in kernels.choices() if choice.kind == "attention"}
         assert (attention_native.KERNEL.name in taken) == (

@@ -24,6 +24,32 @@ def test_kernel(rows, in_, out, turned):
     assert (found.double() - expected).norm() <= 1e-6 * expected.norm()
 
 
+@pytest.mark.parametrize("rows", [1, 3, 6])
+@pytest.mark.parametrize("in_", [5, 96, 131])
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("result_dtype", [torch.bfloat16, torch.float32])
+def test_kernel_of_bfloat16(rows, in_, turned, result_dtype):
+    x, matrix = torch.randn(rows, in_).bfloat16(), torch.randn(in_, 70).bfloat16()
+    given = matrix.t().contiguous() if turned else matrix
+    found = torch.empty(rows, 70, dtype=result_dtype)
+    torch.ops.lazy_runtime_kernels.skinny_matmul(x, given, turned, out=found)
+    expected = x.double() @ matrix.double()
+    rounded = 2**-8 if result_dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(found.double(), expected, rtol=rounded, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize("in_", [7, 64, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernel_of_int8(rows, in_, dtype):
+    x, matrix = torch.randn(rows, in_).to(dtype), torch.randint(-128, 128, (33, in_), dtype=torch.int8)
+    matrix[0, :2] = torch.tensor([-128, 127])
+    found = torch.empty(rows, 33)
+    torch.ops.lazy_runtime_kernels.skinny_matmul(x, matrix, True, out=found)
+    expected = x.double() @ matrix.double().t()
+    assert (found.double() - expected).norm() <= 1e-6 * expected.norm()
+
+
 @pytest.mark.parametrize("turned", [True, False])
 def test_what_is_not_finite_stays_so(turned):
     x, matrix = torch.ones(2, 40), torch.ones(40, 20)
@@ -45,7 +71,7 @@ def test_kernel_refuses(x, matrix, out):
 
 @pytest.mark.parametrize(
     ("batch", "inputs", "outputs", "is_taken"),
-    [(2, 500, 700, True), (8, 700, 500, True), (1, 512, 512, False), (9, 512, 512, False), (4, 64, 64, False)],
+    [(2, 500, 700, True), (8, 700, 500, True), (1, 512, 512, True), (9, 512, 512, False), (4, 64, 64, False)],
 )
 def test_a_layer_trains_as_on_the_cpu(batch, inputs, outputs, is_taken):
     layer = torch.nn.Linear(inputs, outputs)
@@ -64,3 +90,23 @@ def test_a_layer_trains_as_on_the_cpu(batch, inputs, outputs, is_taken):
 
     for found, expected in zip(train("xla", torch.float32), train("cpu", torch.float64), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_of_bfloat16_rounds_once(bias):
+    layer, x = torch.nn.Linear(512, 300, bias=bias).bfloat16(), torch.randn(3, 512).bfloat16()
+    with torch.no_grad():
+        expected = layer.double()(x.double())
+        found = layer.bfloat16().to("xla")(x.to("xla"))
+        assert graphs.stablehlo([found]).count("lazy_runtime_kernels::skinny_matmul") == 1
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "calls"), [(1, 1), (8, 1), (64, 0)])
+def test_quantised_weights_are_converted_by_the_kernel(rows, calls):
+    weight, x = torch.randint(-128, 128, (300, 512), dtype=torch.int8), torch.randn(rows, 512)
+    found = x.to("xla") @ weight.to("xla").t().to(torch.float32)
+    text = graphs.stablehlo([found])
+    assert text.count("lazy_runtime_kernels::skinny_matmul") == calls
+    assert ("convert" in text) == (calls == 0)
+    torch.testing.assert_close(found.cpu().double(), x.double() @ weight.double().t(), rtol=1e-5, atol=1e-2)
