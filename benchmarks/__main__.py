@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from . import compare_command, environment, models, report, run
-from .measurements import coldstart, compiletime, eager, hosttime, longsequence, memory, steptime
+from .measurements import coldstart, compiletime, eager, generate, hosttime, longsequence, memory, steptime
 from .options import add_choices, add_names, check_choices, check_inputs, positive
 from .regression import gate_command
 from .worker import Request
@@ -48,6 +48,7 @@ _TABLES: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "coldstart": lambda options: [coldstart.table(coldstart.starts(options.repeat, *_size(options)), *_size(options))],
     "compiletime": lambda options: [compiletime.table(options.repeat, options.models)],
     "eager": lambda options: (eager.table(model, *eager.rates(model, options.steps)) for model in options.models),
+    "generate": lambda options: [generate.table(options.modes, options.weights, options.batches, options.repeat)],
     "hosttime": lambda options: hosttime.tables(options.models, options.repeat),
     "longsequence": lambda options: [longsequence.table(options.modes, options.dtypes)],
     "memory": lambda options: [memory.table()],
@@ -151,6 +152,15 @@ def _parser() -> argparse.ArgumentParser:
     add_names(sequence, "--modes", "mode", longsequence.MODES)
     add_names(sequence, "--dtypes", "dtype", ("float32", "bfloat16"))
 
+    tokens = commands.add_parser(
+        "generate", help="a language model's prefill and tokens per second, beside the memory's"
+    )
+    tokens.add_argument("--repeat", type=positive, default=5, metavar="N", help="rounds of all modes (default 5)")
+    tokens.add_argument(
+        "--batches", type=positive, nargs="+", default=[1, 8], metavar="N", help="prompts at once (default 1 8)"
+    )
+    add_names(tokens, "--modes", "mode", generate.MODES)
+    add_names(tokens, "--weights", "dtype", generate.WEIGHTS, "float32,bfloat16")
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of a model returns, and to record an operator")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")

@@ -44,6 +44,17 @@ OTHERS = ("eager", "inductor")
 #: What the weights are: a dtype, or a quantisation of torchao's of float32.
 WEIGHTS = ("float32", "bfloat16", "int8")
 
+#: Of a Llama of 62 million parameters, whose weights no cache holds.
+SIZES = {
+    "vocab_size": 32_000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 10,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 512,
+}
+
 #: Tokens of the prompt, and tokens that are generated after the first.
 PROMPT, NEW = 128, 32
 
@@ -52,23 +63,14 @@ READ_BYTES = 1 << 29
 
 
 def build(weights: str = "float32") -> Any:
-    """A Llama of 64 million parameters with fresh weights.
+    """The model with fresh weights.
 
     Raises:
         ImportError: torchao is not installed, which int8 needs.
     """
     library = transformers()
     torch.manual_seed(0)
-    config = library.LlamaConfig(
-        vocab_size=32_000,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=10,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-    )
-    model = library.LlamaForCausalLM(config).eval()
+    model = library.LlamaForCausalLM(library.LlamaConfig(**SIZES)).eval()
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     if weights == "int8":
@@ -100,7 +102,7 @@ class Generation:
         if mode.backend is not None:
             self.model.forward = torch.compile(self.model.forward, backend=mode.backend)
         generator = torch.Generator().manual_seed(1)
-        self.prompt = torch.randint(1, 32_000, (batch, PROMPT), generator=generator).to(mode.device)
+        self.prompt = torch.randint(1, SIZES["vocab_size"], (batch, PROMPT), generator=generator).to(mode.device)
 
     def tokens(self, count: int) -> list[list[int]]:
         """The most probable `count` tokens after the prompt, of each sequence of the batch."""
@@ -184,6 +186,6 @@ def table(names: Sequence[str], kinds: Sequence[str], batches: Sequence[int], ro
     text = tabulate(body, headers=headers, tablefmt="github", floatfmt=digits)
     return (
         f"### Generation after {PROMPT} tokens, {NEW} more (medians of {rounds})\n\n{text}\n\n"
-        f"Of bandwidth: the weights' bytes, read once a token, beside {most / 1e9:.1f} GB/s that were measured. Fastest "
-        "other: its time for a token over this mode's."
+        f"Of bandwidth: the weights' bytes, read once a token, beside {most / 1e9:.1f} GB/s that were measured. "
+        "Fastest other: its time for a token over this mode's."
     )
