@@ -10,6 +10,7 @@ _OTHER_KERNELS = (
     "aten::convolution",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "lazy_runtime::attention",
+    "lazy_runtime::recurrence",
 )
 
 #: Elements of an operand from which on a product may be a kernel's.

@@ -10,35 +10,17 @@
 #include <limits>
 #include <optional>
 
-#include "blocks.h"
+#include "vector_math.h"
 
 namespace {
 
 using at::BFloat16;
 
-using Integers = int32_t __attribute__((vector_size(lanes * sizeof(int32_t)), aligned(4), may_alias));
 using Halves = uint16_t __attribute__((vector_size(lanes * sizeof(uint16_t)), aligned(2), may_alias));
 
 int64_t rounded_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-// e^x for x <= 0, to 1e-7 of it, and 0 where that is no normal number; NaN of NaN. Cephes' polynomial.
-INLINE Vector exponential(Vector x) {
-  const Vector least = Vector{} - 87.0f;
-  Vector bounded = x < least ? least : x;
-  Vector shifted = bounded * 1.44269504088896341f + 12582912.0f;  // rounds: 1.5 * 2^23
-  Vector n = shifted - 12582912.0f;
-  Vector r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
-  Vector y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  Integers power = (reinterpret_cast<Integers&>(shifted) << 23) + (127 << 23);
-  return x < least ? Vector{} : y * reinterpret_cast<Vector&>(power);
-}
 
 INLINE Vector column_numbers() {
   Vector numbers;

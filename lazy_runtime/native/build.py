@@ -30,6 +30,7 @@ KERNELS = (
     "depthwise_gradient",
     "attention",
     "few_queries_attention",
+    "recurrence",
     "batch_norm",
     "skinny_matmul",
     "small_k_matmul",

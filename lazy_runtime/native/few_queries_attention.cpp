@@ -31,30 +31,6 @@ INLINE Vector widened(const BFloat16* from) {
   return reinterpret_cast<const Vector&>(bits);
 }
 
-// Lane i becomes the sum of the lanes of vector i: halves of two vectors are added until one is left.
-template <int64_t half>
-INLINE void add_halves(Vector* x) {
-  Integers first{}, second{};
-#pragma GCC unroll 16
-  for (int lane = 0; lane < lanes; ++lane) {
-    const bool upper = (lane & half) != 0;
-    first[lane] = upper ? lanes + lane - half : lane;
-    second[lane] = upper ? lanes + lane : lane + half;
-  }
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < half; ++i) {
-    x[i] = __builtin_shuffle(x[i], x[i + half], first) + __builtin_shuffle(x[i], x[i + half], second);
-  }
-}
-
-INLINE Vector totals(Vector (&x)[lanes]) {
-  add_halves<8>(x);
-  add_halves<4>(x);
-  add_halves<2>(x);
-  add_halves<1>(x);
-  return x[0];
-}
-
 // Scores of `rows` rows, which lie one after another, with keys up to `count`, which is padded to whole vectors.
 template <int64_t rows, typename T>
 INLINE void scores_of(const float* queries, const T* keys, int64_t by_row, int64_t count, int64_t features, float* scores) {

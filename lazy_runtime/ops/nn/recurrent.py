@@ -18,8 +18,11 @@ import torch
 from ...ir import dtypes
 from ...lowering.layout import Transposed
 from ..indexing.reduction import opmath
+from ..kernels import Kernel, Table
 from ..linalg import matmul_kernels
 from ..registry import op
+from . import recurrence_native
+from .recurrence_native import RecurrenceProblem
 
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
 _library.define(
@@ -184,6 +187,23 @@ _FORWARD = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn(jnp.tanh), "rnn_relu": 
 @op("lazy_runtime::recurrence", products=True, host_inputs=("batch_sizes",))
 def recurrence(mode, gates, hidden, cell, weight, bias, projection, batch_sizes, reverse, *, out):
     """The inputs' gates, (steps, batch, gates) or packed → outputs, last states, what the backward pass reads."""
+    arrays = [x for x in (gates, hidden, cell, weight, bias) if x is not None]
+    problem = RecurrenceProblem(
+        mode,
+        tuple(gates.shape),
+        weight.shape[0] // GATES[mode],
+        frozenset(str(x.dtype) for x in arrays),
+        out[0].device.platform,
+        batch_sizes is not None,
+        projection is not None,
+    )
+    kernel = RECURRENCE.choose(problem)
+    assert kernel.lower is not None
+    return kernel.lower(mode, gates, hidden, cell, weight, bias, projection, batch_sizes, reverse, out)
+
+
+def _loop(mode, gates, hidden, cell, weight, bias, projection, batch_sizes, reverse, out):
+    """All steps in a loop of XLA's."""
     dtype, wide = dtypes.to_numpy(out[0].dtype), dtypes.to_numpy(out[3].dtype)
     products = _Products(weight, bias, projection, out[0].device.platform)
     packing = None if batch_sizes is None else _packing(batch_sizes, hidden.shape[0], gates.shape[0])
@@ -202,6 +222,9 @@ def recurrence(mode, gates, hidden, cell, weight, bias, projection, batch_sizes,
     start = hidden.astype(dtype), cell
     (last, last_cell), (outputs, reserve) = jax.lax.scan(turn, start, (_spread(gates, packing), valid), reverse=reverse)
     return _packed(outputs, packing), last, jnp.zeros(0, gates.dtype) if cell is None else last_cell, reserve
+
+
+RECURRENCE = Table("recurrence", [recurrence_native.KERNEL, Kernel("loop", lambda problem: True, _loop)])
 
 
 # ---- backward: gradients of a step's results → those of its gates, of the gates' part from the hidden state, and of
