@@ -16,10 +16,13 @@
 
 namespace {
 
-// What is inside of a tensor on an xla device, with every write through its aliases applied.
+// What is inside of a tensor on an xla device, with every write through its aliases applied. Subclasses of others hold
+// inner tensors themselves.
 const Tensor& inside(PyObject* object) {
   TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a tensor, got ", Py_TYPE(object)->tp_name);
   const Tensor& tensor = THPVariable_Unpack(object);
+  static Held inner{attribute(module("tensor.xla_tensor"), "XLATensor")};
+  if (Py_TYPE(object) == reinterpret_cast<PyTypeObject*>(inner.get())) return tensor;
   TORCH_CHECK_TYPE(is_ours(tensor), "expected a tensor on an xla device, got one on ", tensor.device());
   functional::sync(tensor);
   return functional::unsafeGetFunctionalWrapper(tensor)->value();

@@ -34,7 +34,7 @@ from ..ops import load_all, registry
 from ..ops.registry import Operator
 from ..platform import xla_devices
 from ..platform.xla_devices import Device
-from ..tensor.xla_tensor import XLATensor, make
+from ..tensor.xla_tensor import XLATensor, make, serving
 from . import decompose, higher_order, kernel_checks, recompute
 
 #: overload → function(overload, args, kwargs) for what is not one node: copies between devices, reads, aliases
@@ -72,12 +72,20 @@ def _into(handlers: dict[OpOverload, Handler], names: Sequence[str]) -> Callable
 
 def dispatch(cls: type, func: OpOverload, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
     """`XLATensor.__torch_dispatch__`."""
+    serving.depth += 1
+    try:
+        return _serve(cls, func, types, args, kwargs)
+    finally:
+        serving.depth -= 1
+
+
+def _serve(cls: type, func: OpOverload, types: Any, args: tuple, kwargs: Any) -> Any:
     if _is_inference_mode_enabled() and _is_view(func):
         # torch's kernel for ADInplaceOrView refuses an inference tensor as a view of a tensor from outside of the mode.
         # What the view is taken of does not show here: a write within the mode leaves an inference tensor inside of a
         # wrapper that is none.
         with InferenceMode(False):
-            return dispatch(cls, func, types, args, kwargs)
+            return _serve(cls, func, types, args, kwargs)
     function = _handlers.get(func)
     if function is not None:
         return function(func, args, kwargs or _NO_KWARGS)

@@ -7,6 +7,7 @@ is immutable, unless nobody else holds it (`rebind`).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..ir.graph import Handle, Value
 from ..ir.spec import TensorSpec
 
 _FUNCTIONALIZE = DispatchKey.Functionalize
+_WITHIN_PYTHON = DispatchKey.PythonTLSSnapshot  # excluded while a `__torch_dispatch__` runs
 to_functional = to_functional_tensor
 
 
@@ -75,11 +77,25 @@ def from_array(array: Any, spec: TensorSpec) -> XLATensor:
     return make(Handle(Value(None, 0, array)), spec)
 
 
+class _Serving(threading.local):
+    """How many calls of `XLATensor.__torch_dispatch__` this thread is in."""
+
+    depth = 0
+
+
+serving = _Serving()
+
+
 def to_user(tensor: XLATensor) -> torch.Tensor:
-    """What a kernel registered for the XLA key returns: functional, except inside of functionalization itself."""
-    if _is_excluded(_FUNCTIONALIZE):
-        return tensor
-    return to_functional(tensor)
+    """What a kernel registered for the XLA key returns: functional, except inside of functionalization itself.
+
+    Torch excludes functionalization in every `__torch_dispatch__`. In that of somebody else, a subclass's or a mode's,
+    the tensor is a user's all the same, unless it has switched such calls off too, for a kernel of fake tensors.
+    """
+    if not _is_excluded(_FUNCTIONALIZE):
+        return to_functional(tensor)
+    of_others = serving.depth == 0 and _is_excluded(_WITHIN_PYTHON) and not _is_excluded(DispatchKey.Python)
+    return to_functional(tensor) if of_others else tensor
 
 
 def unwrap(tensor: torch.Tensor) -> XLATensor:
@@ -149,11 +165,16 @@ class InPython:
 
     @staticmethod
     def inner_tensors(tensors: Sequence[torch.Tensor]) -> list[Any]:
-        for tensor in tensors:
-            if tensor.device.type != "xla":
-                raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
-            functionalize_sync(tensor)
-        return [from_functional_tensor(tensor) for tensor in tensors]
+        return [InPython._inside(tensor) for tensor in tensors]
+
+    @staticmethod
+    def _inside(tensor: torch.Tensor) -> Any:
+        if type(tensor) is XLATensor:  # subclasses of others hold them
+            return tensor
+        if tensor.device.type != "xla":
+            raise TypeError(f"expected a tensor on an xla device, got one on {tensor.device}")
+        functionalize_sync(tensor)
+        return from_functional_tensor(tensor)
 
     @staticmethod
     def know_tensors(tensors: Sequence[torch.Tensor]) -> None:

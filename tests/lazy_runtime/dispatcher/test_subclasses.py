@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from lazy_runtime.compat.torch import is_functional_tensor
 
 # operators without a lowering or a meta kernel, whose looks Dynamo asks of tensors of zeros
 WITHOUT_META = {
@@ -43,3 +46,26 @@ def test_a_mode_that_passes_over_subclasses():
     assert "aten::_masked_softmax" in seen.names
     for ours, torchs in zip(found, [x, x + 1, torch._masked_softmax(x, x > 0.5, -1)], strict=True):
         torch.testing.assert_close(ours.cpu(), torchs)
+
+
+def test_what_somebody_elses_dispatch_makes_is_a_users_tensor():
+    held = torch.nn.Parameter(TwoTensor(torch.ones(3), torch.zeros(3))).to("xla")
+    assert is_functional_tensor(held.a)
+    with torch.no_grad():
+        held.add_(2)
+        held[1:].mul_(3)
+    assert held.a.tolist() == [3, 9, 9]
+    assert held.b.tolist() == [2, 6, 6]
+
+
+def test_a_tensor_made_within_a_mode_is_a_users_tensor():
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        made = [torch.zeros(3, device="xla"), torch.tensor([0.0, 0.0, 0.0]).to("xla")]
+    for x in made:
+        assert is_functional_tensor(x)
+        x[1:] += 1
+        assert x.tolist() == [0, 1, 1]

@@ -94,6 +94,15 @@ def test_values_come_in_the_order_of_their_tensors():
     assert values_of([]) == []
 
 
+@pytest.mark.parametrize("in_python", [False, True])
+def test_what_subclasses_of_others_hold_is_unwrapped_already(in_python, monkeypatch):
+    if in_python:
+        monkeypatch.setattr(tensor, "_many", tensor.InPython)
+    x = torch.ones(2, device="xla")
+    assert values_of([unwrap(x), x]) == 2 * [unwrap(x).handle.value]
+    assert tensor.Unchanged([unwrap(x), x]).of([unwrap(x), x])
+
+
 def test_a_tensor_that_is_rebound_has_another_value():
     x = torch.zeros(3, device="xla")
     inner, other = unwrap(x), unwrap(x + 7)

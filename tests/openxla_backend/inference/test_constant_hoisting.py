@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import lazy_runtime
 import openxla_backend.backend
@@ -265,3 +266,17 @@ def test_what_is_compiled_for_training_does_not_keep_its_first_arguments(net):
     handle = weakref.ref(x)
     del x
     assert handle() is None
+
+
+def test_a_parameter_that_holds_other_tensors():
+    layer = nn.Linear(4, 3)
+    layer.weight = nn.Parameter(TwoTensor(layer.weight.data, layer.weight.data + 1))
+    expected = layer(torch.ones(2, 4))
+    layer.to("xla")
+    compiled = torch.compile(layer, backend="openxla", fullgraph=True)
+    with torch.no_grad():
+        for added in (0, 2):
+            layer.weight.add_(added)
+            found = compiled(torch.ones(2, 4, device="xla"))
+            for mine, theirs in zip((found.a, found.b), (expected.a, expected.b), strict=True):
+                torch.testing.assert_close(mine.cpu(), theirs + 4 * added)
