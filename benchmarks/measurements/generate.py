@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import statistics
 import warnings
 from collections.abc import Iterator, Sequence
@@ -74,9 +75,8 @@ def build(weights: str = "float32") -> Any:
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     if weights == "int8":
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-
-        quantize_(model, Int8WeightOnlyConfig())
+        quantization: Any = importlib.import_module("torchao.quantization")
+        quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
         return model
     return model.to(getattr(torch, weights))
 
@@ -88,8 +88,9 @@ def weight_bytes(model: torch.nn.Module) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    if hasattr(tensor, "__tensor_flatten__"):  # a quantised weight, which consists of others
-        names, _ = tensor.__tensor_flatten__()
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:  # a quantised weight, which consists of others
+        names, _ = flatten()
         return sum(_bytes(getattr(tensor, name)) for name in names)
     return tensor.numel() * tensor.element_size()
 
