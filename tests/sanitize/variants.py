@@ -17,8 +17,10 @@ NATIVE = (
         for kernel in (
             "linalg/test_skinny_matmul",
             "linalg/test_small_k_matmul",
+            "attention/test_attention_few_queries",
             "attention/test_attention_native",
             "nn/test_batch_statistics",
+            "nn/test_recurrence_native",
             "convolution/test_depthwise_gradient",
             "convolution/test_direct_convolution",
             "convolution/test_winograd",
