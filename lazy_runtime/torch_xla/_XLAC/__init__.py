@@ -16,6 +16,7 @@ from ...lowering.precision import get_mat_mul_precision as _xla_get_mat_mul_prec
 from ...lowering.precision import set_mat_mul_precision as _xla_set_mat_mul_precision
 from ...platform import hardware, xla_devices
 from .. import experimental, torch_xla
+from .. import runtime as xr
 from ..core import xla_model as xm
 from ..debug import metrics as _met
 from ..experimental.stablehlo_custom_call import stablehlo_custom_call as _xla_custom_call
@@ -335,7 +336,10 @@ def _xla_get_devices() -> list[str]:
     return torch_xla.real_devices()
 
 
-_xla_get_all_devices = _xla_get_devices
+def _xla_get_all_devices() -> list[str]:
+    """What stands behind the devices of all processes; where a single one stands for all, behind the first."""
+    found = _xla_get_all_runtime_devices()
+    return found[:1] if xr.is_spmd() else found
 
 
 def _xla_num_devices() -> int:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from ...cache import disk_key
-from ...common import metrics
 from ...compilation import compiler, linearization
 from ...compilation.linearization import Linearized
 from ...debug import graphs
@@ -121,7 +120,6 @@ def _run_cached_graph(hash_str: bytes, graph_inputs: Sequence[torch.Tensor]) -> 
         ints += own
     lines = {number: numbered.nodes[number].line for number in executable.located}
     results = executable(arrays, floats, ints, lines)
-    metrics.count("ExecuteComputation")
     specs = graph.output_specs()
     made = []
     for place in found.places:

@@ -41,6 +41,7 @@ __all__ = [
 
 #: Whether the graphs that are recorded are printed.
 dynamo_debug = os.environ.get("XLA_DYNAMO_DEBUG") == "1"
+#: Whether it is printed which of their operators have no lowering; `dynamo_debug` prints that too.
 ptxla_debug = os.environ.get("PT_XLA_DEBUG") == "1"
 
 
@@ -52,6 +53,11 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
 def get_fallback_ops() -> list[str]:
     """See `debug.metrics.executed_fallback_ops`."""
     return metrics.executed_fallback_ops()
+
+
+def _fallback_calls() -> dict[str, int | None]:
+    """How often each operator without a lowering has been called."""
+    return {name: metrics.counter_value(name) for name in get_fallback_ops()}
 
 
 class GraphInputMatcher:
@@ -203,11 +209,15 @@ def extract_graph_helper(
     args = list(xla_model.xla_args)  # type: ignore[arg-type]
     if dynamo_debug:
         print(f"dynamo_bridge records:\n{xla_model.code}")
+    before = _fallback_calls()
     try:
         with torch.no_grad(), experimental.eager_mode_context(False):
             found: Callable[[Sequence[Any]], Any] = _Recorded(xla_model, args)
     except _NoProgramError:
         found = lambda given: xla_model(*given)  # noqa: E731
+    called = [name for name, count in _fallback_calls().items() if count != before.get(name)]
+    if called and (dynamo_debug or ptxla_debug):
+        print(f"dynamo_bridge: torch's kernels are called for {', '.join(called)}")
     sym_constants_to_graph_vars[_kind(args)] = found
     return found
 
@@ -275,9 +285,9 @@ class UnsupportedNodesCollector(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """See torch."""
-        before = {name: metrics.counter_value(name) for name in get_fallback_ops()}
+        before = _fallback_calls()
         result = super().run_node(n)
-        called = {name: metrics.counter_value(name) for name in get_fallback_ops()} != before
+        called = _fallback_calls() != before
         operands = self.fetch_args_kwargs_from_env(n)
         if called or not (_all_on_xla(result) and _all_on_xla(operands)):
             self._found.append(n)

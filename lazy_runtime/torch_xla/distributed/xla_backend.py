@@ -286,6 +286,14 @@ class ProcessGroupXla(_dist.ProcessGroup):  # type: ignore[misc]
         """
         raise NotImplementedError("recv from any rank on xla: both ranks of a message record it, so name the source")
 
+    def monitored_barrier(self, *_: Any, **__: Any) -> Any:
+        """Refuses a barrier that names the ranks which do not come to it.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("monitored_barrier on xla: call barrier, or this one of a group over gloo")
+
     def barrier(self, opts: Any = None) -> Any:
         """Executes what is pending, and returns when all ranks have done so."""
         from .. import torch_xla

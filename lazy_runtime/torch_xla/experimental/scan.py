@@ -68,11 +68,7 @@ def scan(
         found = ", ".join(map(str, sorted(lengths))) or "no tensor at all"
         raise ValueError(f"scan: the leaves of xs must have one first size, got {found}")
     forward, alias_input, backward = value_and_grad_partitioned(fn, init, xs, partition_fn, is_fn_pure)
-    flat_init, init_structure = tree_flatten(init)
-    flat_xs, xs_structure = tree_flatten(xs)
-    structures = _Structures(init_structure, xs_structure)
-    made = Scan.apply(forward, alias_input, backward, structures, *flat_init, *flat_xs)
-    return tree_unflatten(list(made), structures.of_results)  # type: ignore[return-value]
+    return Scan.apply(forward, alias_input, backward, init, xs)
 
 
 class _Structures:
@@ -91,6 +87,20 @@ class _Structures:
 
 class Scan(torch.autograd.Function):
     """The loop that `scan` records, and the one of its backward pass."""
+
+    @classmethod
+    def apply(cls, forward: Any, alias_input: Any, backward: Any, init: Any, xs: Any) -> Any:  # type: ignore[override]
+        """The last carry and the ys.
+
+        Args:
+            forward, alias_input, backward: see `value_and_grad_partitioned`.
+            init, xs: trees; see `scan`.
+        """
+        flat_init, init_structure = tree_flatten(init)
+        flat_xs, xs_structure = tree_flatten(xs)
+        structures = _Structures(init_structure, xs_structure)
+        made: Any = super().apply(forward, alias_input, backward, structures, *flat_init, *flat_xs)
+        return tree_unflatten(list(made), structures.of_results)
 
     @staticmethod
     def forward(ctx: Any, forward: Any, alias_input: Any, backward: Any, structures: Any, *leaves: Any) -> Any:

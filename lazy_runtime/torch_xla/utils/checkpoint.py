@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import CheckpointFunction, detach_variable
+from torch.utils.checkpoint import CheckpointFunction as _Reentrant
 from torch.utils.checkpoint import checkpoint as _torchs
+from torch.utils.checkpoint import detach_variable
 
 from ...compat.torch import tree_flatten, tree_unflatten
 from ..core import random_states
@@ -85,6 +86,20 @@ def checkpoint(
             function finds elsewhere, as a module does its parameters, need none.
         use_reentrant, preserve_rng_state, kwargs: as torch has them.
     """
+    again = _computed_apart(function)
+    return _torchs(again, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs)
+
+
+class CheckpointFunction(_Reentrant):
+    """What `checkpoint` with `use_reentrant` computes: `apply(function, preserve_rng_state, *args)`."""
+
+    @staticmethod
+    def forward(ctx: Any, run_function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return _Reentrant.forward(ctx, _computed_apart(run_function), preserve_rng_state, *args)
+
+
+def _computed_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose calls after the first one are behind a barrier, and say that they are."""
     computed = False
 
     def with_barrier(*inputs: Any, **options: Any) -> Any:
@@ -99,7 +114,7 @@ def checkpoint(
         finally:
             chkpt_status.in_chkpt_bwd = outer
 
-    return _torchs(with_barrier, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs)
+    return with_barrier
 
 
 def _behind_barrier(nest: Any) -> Any:

@@ -31,3 +31,15 @@ def test_replicas_are_noted():
 def test_plugins_are_jaxs():
     with pytest.raises(NotImplementedError, match="jax_plugins"):
         _XLAC._register_pjrt_plugin("MINE", object())
+
+
+def names() -> tuple[list[str], list[str]]:
+    return _XLAC._xla_get_devices(), _XLAC._xla_get_all_devices()
+
+
+def test_devices_of_all_processes(ranks):
+    found = ranks(2)(names)
+    assert [len(own) for own, _ in found] == [1, 1]
+    assert found[0][1] == found[1][1]
+    assert len(set(found[0][1])) == 2
+    assert _XLAC._xla_get_all_devices() == lazy_runtime.real_devices()

@@ -51,6 +51,15 @@ def test_metrics():
     assert _XLAC._xla_metric_names() == []
 
 
+def test_a_report_of_some():
+    x = torch.ones(3, device="xla") + 1
+    lazy_runtime.sync()
+    assert x.shape == (3,)
+    report = _XLAC._short_xla_metrics_report(["xla::add", "no_such_counter"], ["TensorsGraphSize"])
+    named = [line.split(": ")[1] for line in report.splitlines() if line.startswith(("Counter: ", "Metric: "))]
+    assert sorted(named) == ["TensorsGraphSize", "xla::add"]
+
+
 def test_graphs_as_text():
     x = torch.ones(3, device="xla")
     lazy_runtime.sync()

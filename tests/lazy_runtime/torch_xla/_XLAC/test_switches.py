@@ -97,3 +97,32 @@ def test_the_runtime():
     revisions = _XLAC._get_git_revs()
     assert lazy_runtime.__version__ in revisions["xla"]
     assert revisions["torch"] == torch.version.git_version
+
+
+@pytest.mark.parametrize("level", ["default", "high", "highest"])
+def test_the_precision_of_products(level):
+    assert _XLAC._xla_get_mat_mul_precision() == "highest"
+    x = torch.ones(3, 3).to("xla")
+    _XLAC._xla_set_mat_mul_precision(level)
+    try:
+        assert _XLAC._xla_get_mat_mul_precision() == level
+        text = _XLAC._get_stablehlo([x @ x])
+    finally:
+        _XLAC._xla_set_mat_mul_precision("highest")
+    assert f"precision = [{level.upper()}, {level.upper()}]" in text or (level == "default" and "HIGH" not in text)
+    with pytest.raises(ValueError, match="got 'fast'"):
+        _XLAC._xla_set_mat_mul_precision("fast")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_given_away_buffers_by_their_switch(enabled):
+    x = torch.ones(4).to("xla")
+    _XLAC._set_buffer_donation(x, True)
+    _XLAC._xla_set_enable_alias_with_buffer_donor_config(enabled)
+    try:
+        y = x + 1
+        _XLAC._xla_sync_multi([y], sync_xla_data=False)
+    finally:
+        _XLAC._xla_set_enable_alias_with_buffer_donor_config(False)
+    assert _XLAC._is_placecholder(x) is enabled
+    assert y.tolist() == [2] * 4

@@ -1,8 +1,12 @@
+import importlib.util
+
 import pytest
 import torch
 
 import lazy_runtime
 from lazy_runtime.common import metrics
+from lazy_runtime.ops import registry
+from lazy_runtime.recording import decompose, dispatch, fallback
 from lazy_runtime.torch_xla._dynamo import dynamo_bridge as bridge
 
 
@@ -141,6 +145,12 @@ def test_nodes_on_the_cpu_are_collected():
     before = metrics.value("UncachedCompile")
     collector.run(torch.ones(2, device="xla"))
     assert [node.name for node in collector.get_unsupported_nodes()] == ["cpu", "output"]
+    add, cpu, _ = list(collector.module.graph.nodes)[1:]
+    collector.env = {add.args[0]: torch.full((2,), 3.0, device="xla")}
+    collector.env[add] = collector.run_node(add)
+    assert collector.env[add].tolist() == [4, 4]
+    assert collector.run_node(cpu).device.type == "cpu"
+    assert collector.get_unsupported_nodes()[2:] == [cpu]
     assert metrics.value("UncachedCompile") >= before
     assert bridge.is_xla_tensor(torch.ones(1, device="xla"))
     assert not bridge.is_xla_tensor(torch.ones(1))
@@ -159,6 +169,9 @@ def test_arguments_of_submodules_are_collected():
     graph = traced(Outer())
     bridge.InputCollector(graph).run(torch.ones(2))
     assert graph.fused_0.xla_args[0].tolist() == [2, 2]
+    given = (torch.full((2,), -3.0),)
+    assert bridge.InputCollector(graph).call_module("fused_0", given, {}).tolist() == [0, 0]
+    assert graph.fused_0.xla_args is given
 
 
 def test_tensors_are_made_where_they_are_used():
@@ -187,3 +200,79 @@ def test_the_counter():
     assert bridge.extract_internal(model)(*model.xla_args).tolist() == [0, 0]
     with bridge.alias_with_buffer_donor_config():
         pass
+
+
+def test_what_is_recorded_is_found_by_the_kind_of_the_arguments(monkeypatch, capsys):
+    model = traced(torch.nn.Tanh())
+    model.xla_args = (torch.ones(3, device="xla"),)
+    monkeypatch.setattr(bridge, "dynamo_debug", True)
+    known: dict = {}
+    program = bridge.extract_graph_helper(model, known)
+    assert "dynamo_bridge records:" in (printed := capsys.readouterr().out)
+    assert model.code in printed
+    monkeypatch.setattr(bridge, "dynamo_debug", False)
+    model.xla_args = (torch.ones(2, device="xla"),)
+    bridge.extract_graph_helper(model, known)
+    assert not capsys.readouterr().out
+    assert len(known) == 2
+    assert program in known.values()
+    x = torch.full((3,), 0.5).to("xla")
+    compiled = metrics.value("UncachedCompile")
+    torch.testing.assert_close(program([x]).cpu(), torch.full((3,), 0.5).tanh())
+    assert metrics.value("UncachedCompile") == compiled
+
+
+@pytest.mark.parametrize("is_partitioned", [True, False])
+def test_helpers_make_a_program_without_counting_it(is_partitioned):
+    graph = torch.fx.Graph()
+    given = graph.placeholder("x")
+    made = graph.call_function(torch.ops.aten.arange.default, (2,), {"device": torch.device("cpu")})
+    graph.output(
+        graph.call_method("add", (graph.call_method("sinh", (given,)), graph.call_method("to", (made, "xla"))))
+    )
+    model, x = torch.fx.GraphModule({}, graph), torch.ones(2, device="xla")
+    lazy_runtime.sync()
+    before = metrics.value("DynamoExtractCompiledGraph")
+    if is_partitioned:
+        program = bridge.partition_fx_graph_for_cpu_fallback(model, [x], [x], [x])
+    else:
+        program = bridge.extract_compiled_graph_helper(model, [x])
+    assert metrics.value("DynamoExtractCompiledGraph") == before
+    assert made.kwargs["device"].type == ("cpu" if is_partitioned else "xla")  # the whole way moves what is made
+    y = torch.tensor([0.0, 2.0]).to("xla")
+    executed = metrics.value("ExecuteComputation")
+    torch.testing.assert_close(program(y).cpu(), torch.tensor([0.0, 2.0]).sinh() + torch.arange(2))
+    assert metrics.value("ExecuteComputation") == executed + 1
+
+
+@pytest.mark.parametrize(("name", "variable"), [("dynamo_debug", "XLA_DYNAMO_DEBUG"), ("ptxla_debug", "PT_XLA_DEBUG")])
+def test_variables_that_ask_for_diagnoses(monkeypatch, name, variable):
+    found = []
+    for value in ("0", "1"):
+        monkeypatch.setenv(variable, value)
+        module = importlib.util.module_from_spec(bridge.__spec__)
+        bridge.__spec__.loader.exec_module(module)
+        found.append(getattr(module, name))
+    assert found == [False, True]
+
+
+def test_operators_without_a_lowering_are_printed(monkeypatch, capsys):
+    overload = torch.ops.aten.erf.default
+    monkeypatch.delitem(registry.table, overload)
+    monkeypatch.delitem(decompose.decomposition_table, overload, raising=False)
+    monkeypatch.setitem(dispatch._handlers, overload, fallback.call)
+
+    class Erf(torch.nn.Module):
+        def forward(self, x):
+            return torch.erf(x) + 1
+
+    x = torch.tensor([0.25, 0.5])
+    for is_printed in (False, True):
+        monkeypatch.setattr(bridge, "ptxla_debug", is_printed)
+        program = bridge.extract_compiled_graph(traced(Erf()), [torch.ones(2, device="xla")])
+        expected = "dynamo_bridge: torch's kernels are called for aten::erf\n" if is_printed else ""
+        assert capsys.readouterr().out == expected
+        torch.testing.assert_close(program(x.to("xla")).cpu(), torch.erf(x) + 1)
+    collector = bridge.UnsupportedNodesCollector(traced(Erf()))
+    collector.run(x.to("xla"))
+    assert [node.name for node in collector.get_unsupported_nodes()] == ["erf"]

@@ -56,3 +56,19 @@ def test_a_wrapper_is_called_what_the_function_is():
     assert (twice(4), twice.__name__, twice.__doc__) == (8, "twice", "Doubles.")
     with pytest.raises(TypeError):
         twice()
+
+
+def test_the_guard_brings_the_devices_up(fresh_process):
+    printed = fresh_process(
+        """
+        from lazy_runtime.platform import xla_devices
+        from lazy_runtime.torch_xla._internal.jax_workarounds import jax_import_guard
+        before = xla_devices.is_started()
+        jax_import_guard()
+        import jax
+        print(before, xla_devices.is_started(), len(jax.devices()))
+        """,
+        CPU_NUM_DEVICES="2",
+        PJRT_DEVICE="CPU",
+    )
+    assert printed.strip() == "False True 2"

@@ -34,6 +34,7 @@ def test_the_slice_by_variables(slice_of_two_hosts):
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,4,1",
         "WORKER_ID": "1",
     }
+    assert tpu.build_tpu_env_from_vars().keys() == tpu.TpuEnv.__annotations__.keys()
     assert (tpu.version(), tpu.get_tpu_type(), tpu.worker_id()) == (5, "v5litepod", 1)
     assert (tpu.get_worker_ips(), tpu.num_tpu_workers()) == (["first", "second"], 2)
     assert (tpu.task_id(), tpu.process_bounds_size()) == (None, None)
@@ -121,3 +122,16 @@ def test_shapes():
     assert (shape, shape.size, shape * tpu.MeshShape(2, 1, 3)) == ((2, 4, 1), 8, (4, 4, 3))
     with pytest.raises(ValueError, match="expected the sizes of three axes, as 2,2,1, got '2,2'"):
         tpu.MeshShape.from_string("2,2")
+
+
+def test_newer_variables_come_first_and_missing_ones_are_none(slice_of_two_hosts):
+    slice_of_two_hosts.setenv("TPU_PROCESS_BOUNDS", "4,1,1")
+    slice_of_two_hosts.setenv("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1")
+    slice_of_two_hosts.setenv("CLOUD_TPU_TASK_ID", "3")
+    slice_of_two_hosts.delenv("TPU_ACCELERATOR_TYPE")
+    assert tpu.build_tpu_env_from_vars() == {
+        "ACCELERATOR_TYPE": None,
+        "TPU_PROCESS_BOUNDS": "4,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "WORKER_ID": "3",
+    }

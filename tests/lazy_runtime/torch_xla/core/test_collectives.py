@@ -314,3 +314,17 @@ def test_reductions_that_a_dtype_does_not_have(kind, dtype):
 
 def test_places():
     assert process_job.place() == process_job.ALONE
+
+
+def by_name() -> dict[str, torch.Tensor]:
+    kinds = {"and": xm.REDUCE_AND, "or": xm.REDUCE_OR, "mul": xm.REDUCE_MUL}
+    x = torch.tensor([6, 5, 3], device="xla") + xr.global_ordinal()
+    return {name: xm.all_reduce(kind, x).cpu() for name, kind in kinds.items()}  # type: ignore[union-attr]
+
+
+def test_reductions_by_their_names(ranks):
+    first, second = torch.tensor([6, 5, 3]), torch.tensor([7, 6, 4])
+    for found in ranks(2)(by_name):
+        assert torch.equal(found["and"], first & second)
+        assert torch.equal(found["or"], first | second)
+        assert torch.equal(found["mul"], first * second)

@@ -44,6 +44,7 @@ def test_sync_batch_norm_of_one_rank():
         x = whole(*sizes)
         torch.testing.assert_close(mine.to("xla")(x.to("xla")).cpu(), torchs(x))
         torch.testing.assert_close(mine.running_var.cpu(), torchs.running_var)
+    assert xf.SyncBatchNorm(4, momentum=0.3).extra_repr() == "4, eps=1e-05, momentum=0.3"
     assert repr(xf.SyncBatchNorm(3, 1e-3)) == "SyncBatchNorm(3, eps=0.001, momentum=0.1)"
     with pytest.raises(ValueError, match="the second of 3"):
         xf.SyncBatchNorm(3)(torch.ones(2, 4))

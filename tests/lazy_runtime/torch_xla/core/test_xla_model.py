@@ -259,3 +259,20 @@ def test_maybe_convert_to_cpu():
     assert found["view"].untyped_storage().data_ptr() == found["x"].untyped_storage().data_ptr()
     assert found["text"] == "a"
     assert found["host"] is data["host"]
+
+
+def test_values_in_a_nest_are_converted_together():
+    converted = []
+
+    def convert(values):
+        converted.append(list(values))
+        return [-value for value in values]
+
+    twice = 1.5
+    nest = {"a": [twice, 1, (twice, 2.5)], "b": OrderedDict(c=3.5), "d": None}
+    found = xm.ToXlaTensorArena(convert, lambda value: isinstance(value, float)).transform(nest)
+    assert found == {"a": [-1.5, 1, (-1.5, -2.5)], "b": OrderedDict(c=-3.5), "d": None}
+    assert type(found["b"]) is OrderedDict
+    assert nest["a"] == [1.5, 1, (1.5, 2.5)]
+    (values,) = converted
+    assert sorted(values) == [1.5, 2.5, 3.5]

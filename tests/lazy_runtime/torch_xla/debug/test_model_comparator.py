@@ -54,6 +54,20 @@ def test_tensors():
     assert "sizes are [4] and [2]" in mc.compare_tensors(x, x[:2])
 
 
+def test_two_files(tmp_path):
+    paths = []
+    for name, value in (("a", 1.0), ("b", 1.0), ("c", 1.5)):
+        mc.configure(str(tmp_path / name))
+        mc.save("x", torch.full((2,), value, device="xla"))
+        paths.append(str(tmp_path / name / "x.0"))
+    assert mc.tensor_file_compare(paths[0], paths[1]) == ""
+    title, *rows = mc.tensor_file_compare(paths[0], paths[2]).splitlines()
+    assert title == f"x.0 of {tmp_path / 'a'} and {tmp_path / 'c'}:"
+    assert rows == [f"  [{place}]: 1.0 vs. 1.5, error 0.5" for place in range(2)]
+    assert mc.tensor_file_compare(paths[0], paths[2], max_diffs=1).splitlines()[2] == "  ... and 1 more"
+    assert mc.tensor_file_compare(paths[0], paths[2], rtol=0.5) == ""
+
+
 def test_as_a_program(tmp_path):
     for name, factor in (("a", 2.0), ("b", 3.0)):
         run(tmp_path / name, factor)

@@ -9,6 +9,7 @@ import torch
 
 from lazy_runtime.common import metrics
 from lazy_runtime.torch_xla.debug import profiler as xp
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 
 def names(directory):
@@ -55,11 +56,35 @@ def test_a_profile_from_now_on(tmp_path):
 
     thread = threading.Thread(target=work)
     thread.start()
-    xp.trace(f"localhost:{port}", str(tmp_path), duration_ms=300)
+    xp.trace(f"localhost:{port}", str(tmp_path / "waited"), duration_ms=300)
+    before = set(threading.enumerate())
+    xp.trace_detached(f"localhost:{port}", str(tmp_path / "detached"), duration_ms=300)
+    for capturing in set(threading.enumerate()) - before:
+        capturing.join()
     done.set()
     thread.join()
     del server
-    assert "in_the_background" in names(tmp_path)
+    for directory in ("waited", "detached"):
+        assert "in_the_background" in names(tmp_path / directory)
+
+
+def test_a_detached_profile_is_not_waited_for(monkeypatch):
+    begun, may_end, given = threading.Event(), threading.Event(), []
+
+    def trace(*args, **kwargs):
+        given.append((args, kwargs))
+        begun.set()
+        assert may_end.wait(20)
+
+    monkeypatch.setattr(xp, "trace", trace)
+    before = set(threading.enumerate())
+    xp.trace_detached("localhost:9012", "there", duration_ms=5)
+    assert begun.wait(20)
+    (capturing,) = set(threading.enumerate()) - before
+    assert capturing.is_alive()
+    may_end.set()
+    capturing.join()
+    assert given == [(("localhost:9012", "there"), {"duration_ms": 5})]
 
 
 def test_a_failing_step_is_not_executed():
@@ -71,3 +96,24 @@ def test_a_failing_step_is_not_executed():
 def test_other_processes_are_refused():
     with pytest.raises(ValueError, match="only this process can be captured"):
         xp.trace("elsewhere:9012", "nowhere")
+
+
+def test_a_loader_leaves_the_step_to_its_trace():
+    xp.set_tracer_marked_step(False)
+    with pytest.raises(KeyError), xp.StepTrace("a_step"):
+        raise KeyError
+    assert not xp.get_tracer_marked_step()
+    with xp.StepTrace("a_step"):
+        pass
+    assert xp.get_tracer_marked_step()
+    batches = iter(MpDeviceLoader([torch.ones(1)] * 4, "xla"))
+    steps = []
+    for is_marked in (False, True):
+        next(batches)
+        assert not xp.get_tracer_marked_step()
+        xp.set_tracer_marked_step(is_marked)
+        metrics.clear()
+        next(batches)
+        steps.append(metrics.value("MarkStep"))
+    assert steps == [1, 0]
+    batches.close()

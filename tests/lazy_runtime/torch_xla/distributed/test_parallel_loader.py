@@ -14,7 +14,7 @@ import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.torch_xla.debug import profiler
 from lazy_runtime.torch_xla.distributed.data_parallel import ParallelLoader as OldName
-from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
+from lazy_runtime.torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader, PerDeviceLoader
 from lazy_runtime.torch_xla.utils.utils import SampleGenerator
 
 
@@ -194,3 +194,23 @@ def test_batches_can_be_sent_by_hand():
     sent, other = loader.send_cpu_data_to_device([[torch.ones(2)], {"x": torch.zeros(1)}], "xla:0")
     assert sent[0].device == other["x"].device == torch.device("xla:0")
     loader.close()
+
+
+def test_batches_one_by_one():
+    loader = ParallelLoader(batches(3), ["xla:0"], batches_per_execution=2)
+    device = torch.device("xla:0")
+    x, rest = loader.next_item(device)
+    assert (x.device, x.tolist(), rest["label"].item()) == (device, [0, 0], 0)
+    each = loader.per_device_loader("xla:0")
+    assert isinstance(each, PerDeviceLoader)
+    metrics.clear()
+    assert each.next()[0].tolist() == [1, 1]  # which ends what came before
+    total = torch.zeros(2, device="xla") + 5
+    assert next(each)[0].tolist() == [2, 2]
+    assert metrics.value("MarkStep") == 1
+    assert loader.next_item(device) is None
+    with pytest.raises(StopIteration):
+        next(each)
+    assert metrics.value("MarkStep") == 2
+    assert total.tolist() == [5, 5]
+    assert not workers()

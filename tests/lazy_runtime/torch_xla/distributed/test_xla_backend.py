@@ -169,6 +169,47 @@ def test_what_is_refused(ranks):
     assert "a message to itself" in itself
 
 
+def methods_of_a_group(group: Any) -> None:
+    """Those that torch calls, in a group of one rank."""
+    assert isinstance(group, xla_backend.ProcessGroupXla)
+    assert (group.getBackendName(), group.size(), group.rank()) == ("xla", 1, 0)
+    plain = [torch.arange(1.0, 5.0), torch.tensor([[7.0], [8.0]])]
+    x, y = [each.to("xla") for each in plain]
+
+    def places() -> list[torch.Tensor]:
+        return [torch.zeros_like(each) for each in (x, y)]
+
+    def same(found: Any) -> None:
+        torch.testing.assert_close([each.cpu() for each in found], plain)
+
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.PRODUCT
+    for work in (group.allreduce([x, y]), group.allreduce([x, y], options), group.allreduce_coalesced([x, y], options)):
+        assert work.is_completed()
+        same([x, y])
+    options.reduceOp = dist.ReduceOp.BAND
+    for reduce in (group.allreduce, group.allreduce_coalesced):
+        with pytest.raises(TypeError, match="only integers' bits"):
+            reduce([x], options)
+    found = places()
+    assert group.allgather([[found[0]], [found[1]]], [x, y]).is_completed()
+    same(found)
+    found = places()
+    assert group.allgather_coalesced([found], [x, y]).is_completed()
+    same(found)
+    for sizes in (([], []), ([4], [4])):
+        exchanged, _ = places()
+        assert group.alltoall_base(exchanged, x, *sizes).is_completed()
+        assert torch.equal(exchanged.cpu(), plain[0])
+    _, other = places()
+    assert group.alltoall([other], [y]).is_completed()
+    assert torch.equal(other.cpu(), plain[1])
+    with pytest.raises(NotImplementedError, match="recv from any rank"):
+        group.recv_anysource([x], 0)
+    with pytest.raises(NotImplementedError, match="call barrier"):
+        group.monitored_barrier()
+
+
 def test_a_process_without_a_job_is_one_of_its_own():
     xla_backend.register()
     dist.init_process_group("xla", init_method="xla://")
@@ -178,6 +219,10 @@ def test_a_process_without_a_job_is_one_of_its_own():
         dist.all_gather(gathered, x)
         assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
         assert gathered[0].tolist() == x.tolist() == [1] * 3
+        methods_of_a_group(dist.group.WORLD)
+        part = dist.new_group([0])
+        assert part.group_name == part.getGroupName() != dist.group.WORLD.group_name
+        methods_of_a_group(part)
     finally:
         dist.destroy_process_group()
 

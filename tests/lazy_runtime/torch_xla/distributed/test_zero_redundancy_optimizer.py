@@ -137,3 +137,28 @@ def test_one_rank_and_refusals():
     lazy = ZeroRedundancyOptimizer(layer.parameters(), torch.optim.SGD, lr=0.1, lazy_init=True)
     with pytest.raises(RuntimeError, match=r"call init_zero\(\) first"):
         lazy.step()
+
+
+def put_together() -> tuple[list[float], list[float], list[float]]:
+    torch.manual_seed(0)
+    layer, idle = nn.Linear(3, 3, bias=False).to("xla"), nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = ZeroRedundancyOptimizer([*layer.parameters(), idle], torch.optim.SGD, lr=1.0)
+    layer(torch.ones(1, 3, device="xla")).sum().backward()
+    with torch.no_grad():
+        for group in optimizer.base_optimizer.param_groups:
+            for shard in group["params"]:
+                shard.fill_(float(xm.get_ordinal() + 2))
+    before = layer.weight.detach().cpu()
+    optimizer.allgather_weights_and_update_full_parameter()
+    first = layer.weight.flatten().tolist()
+    with torch.no_grad():
+        layer.weight.copy_(before)
+    scheme = [{"scale_factor": 1.0, "sharding_group": [[0, 1]], "group_size": 2}]
+    optimizer.allgather_weights_and_update_full_parameter(scheme)
+    return first, layer.weight.flatten().tolist(), idle.tolist()
+
+
+def test_parts_are_put_together(ranks):
+    for first, second, idle in ranks(2)(put_together):
+        assert first == second == [2.0] * 6 + [3.0] * 3  # two rows of the first rank, and one of the second
+        assert idle == [1.0, 1.0]  # it has no gradient

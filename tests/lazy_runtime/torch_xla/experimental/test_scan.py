@@ -168,3 +168,36 @@ def test_elements_of_the_builder():
     computation = changed.build("test")
     (found,) = xb.user_computation("test", builder.param_tensors(), computation)
     assert found.tolist() == [[0.0, 1.0], [4.0, 9.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize("with_ys", [True, False])
+def test_the_loop_of_given_parts(with_ys):
+    """The product of a carry with each element, and its hand-written backward pass."""
+    needed_of = []
+
+    def forward(carry, x):
+        return {"c": carry["c"] * x[0]}, ({"y": carry["c"]}, (carry["c"],))
+
+    def alias_input(kept, xs):
+        needed_of.append(len(kept))
+        return (*kept, xs[0])
+
+    def backward(grad_carry, grad_y_and_needed):
+        grad_y, (carry, x) = grad_y_and_needed
+        return {"c": grad_carry["c"] * x + grad_y["y"]}, (grad_carry["c"] * carry,)
+
+    start, elements = torch.randn(3), torch.randn(4, 3)
+    c, x = start.to("xla").requires_grad_(), elements.to("xla").requires_grad_()
+    plain_c, plain_x = start.clone().requires_grad_(), elements.clone().requires_grad_()
+    carry, ys = module.Scan.apply(forward, alias_input, backward, {"c": c}, (x,))
+    expected, expected_ys = plain_c, []
+    for each in plain_x:
+        expected_ys.append(expected)
+        expected = expected * each
+    torch.testing.assert_close(carry["c"].cpu(), expected.detach())
+    torch.testing.assert_close(ys["y"].cpu(), torch.stack(expected_ys).detach())
+    (carry["c"].sum() + (ys["y"].pow(2).sum() if with_ys else 0)).backward()
+    (expected.sum() + (torch.stack(expected_ys).pow(2).sum() if with_ys else 0)).backward()
+    torch.testing.assert_close(c.grad.cpu(), plain_c.grad)
+    torch.testing.assert_close(x.grad.cpu(), plain_x.grad)
+    assert needed_of == [1]

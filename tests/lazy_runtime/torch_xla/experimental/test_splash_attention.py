@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 from lazy_runtime.torch_xla.experimental.splash_attention import (
+    SplashAttention,
     SplashAttentionConfig,
     sa_custom_backward,
     sa_custom_forward,
     splash_attention,
+    splash_attention_jax_wrapper,
+    tpu_splash_attention_jax_call_wrapper,
 )
 
 
@@ -57,3 +62,37 @@ def test_configurations():
     x = torch.ones(1, 1, 2, 2, device="xla")
     with pytest.raises(ValueError, match="needs slide_window_size"):
         splash_attention(x, x, x, wrong.to_json())
+
+
+def test_the_layers_below():
+    torch.manual_seed(0)
+    q, k, v, gradient = (
+        torch.randn(1, 4, 5, 8),
+        torch.randn(1, 2, 5, 8),
+        torch.randn(1, 2, 5, 8),
+        torch.randn(1, 4, 5, 8),
+    )
+    ids = torch.tensor([[0, 0, 1, 1, 1]])
+    config = SplashAttentionConfig(mesh=None)
+    plain = [x.clone().requires_grad_() for x in (q, k, v)]
+    expected = formula(*plain, ids, True, None, 2.0)
+    expected.backward(gradient)
+    arrays = [jnp.asarray(x.numpy()) for x in (q, k, v, ids)]
+    found = splash_attention_jax_wrapper(*arrays, True, config, 2.0)
+    torch.testing.assert_close(torch.from_numpy(np.array(found)), expected.detach())
+    mine = [x.to("xla") for x in (q, k, v)]
+    on_xla = ids.to("xla")
+    made, *nothing = tpu_splash_attention_jax_call_wrapper(*mine, config, on_xla, True, 2.0)
+    torch.testing.assert_close(made.cpu(), expected.detach())
+    assert nothing == [None, None]
+    gradients = tpu_splash_attention_jax_call_wrapper(
+        *mine, config, on_xla, True, 2.0, is_forward=False, grad_output=gradient.to("xla")
+    )
+    for each, x in zip(gradients, plain, strict=True):
+        torch.testing.assert_close(each.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+    leaves = [x.requires_grad_() for x in mine]
+    applied = SplashAttention.apply(*leaves, config.to_json(), on_xla, True, 2.0)
+    applied.backward(gradient.to("xla"))
+    for each, x in zip(leaves, plain, strict=True):
+        torch.testing.assert_close(each.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+    assert on_xla.grad is None

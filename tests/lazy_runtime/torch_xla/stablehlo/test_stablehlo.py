@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import lazy_runtime.torch_xla as torch_xla
-from lazy_runtime.torch_xla import stablehlo
+from lazy_runtime.torch_xla import _XLAC, stablehlo
 
 
 class Model(nn.Module):
@@ -132,3 +132,27 @@ def test_what_is_written_down():
     assert stablehlo.StableHLOModelBundle({}, [], [function]).stablehlo_funcs == [function]
     with pytest.raises(TypeError):
         json.dumps(object(), cls=stablehlo.StableHLOJSONSerializer)
+
+
+def test_a_program_is_run_on_the_device():
+    library = torch.library.Library("lazy_runtime_test_interpreter", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", torch.empty_like, "Meta")
+
+    class Calls(nn.Module):
+        def forward(self, x):
+            return torch.ops.lazy_runtime_test_interpreter.twice(x + torch.arange(3))
+
+    module = export(Calls(), (torch.ones(3),)).graph_module
+    interpreter = stablehlo.XLAExportInterpreter(module, torch.device("xla:0"), {"lazy_runtime_test_interpreter"}, None)
+    (made,) = interpreter.run(torch.ones(3).to("xla"), enable_io_processing=False)
+    assert made.device.type == "xla"
+    assert "custom_call @lazy_runtime_test_interpreter.twice.default" in _XLAC._get_stablehlo([made])
+    del made  # which nothing can run
+    interpreter.env.clear()
+    nodes = {node.name: node for node in module.graph.nodes}
+    found = interpreter.run_node(nodes["arange"])
+    assert found.device == torch.device("xla:0")
+    assert found.tolist() == [0, 1, 2]
+    interpreter.env = {nodes["x"]: torch.full((3,), 2.0).to("xla"), nodes["arange"]: found}
+    assert interpreter.run_node(nodes["add"]).tolist() == [2.0, 3.0, 4.0]

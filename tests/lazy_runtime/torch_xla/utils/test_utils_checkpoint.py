@@ -8,7 +8,14 @@ import torch
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.compilation import compiler
-from lazy_runtime.torch_xla.utils.checkpoint import checkpoint, chkpt_status, get_device_states, set_device_states
+from lazy_runtime.torch_xla.utils.checkpoint import (
+    CheckpointFunction,
+    CheckpointStatus,
+    checkpoint,
+    chkpt_status,
+    get_device_states,
+    set_device_states,
+)
 
 
 def block(x, weight):
@@ -78,3 +85,27 @@ def test_states_of_devices():
     set_device_states(devices, states)
     assert torch.equal(torch.rand(3, device="xla").cpu(), first)
     assert get_device_states(y) == ([], [])
+
+
+def test_the_reentrant_function_itself():
+    assert type(chkpt_status) is CheckpointStatus
+    assert not CheckpointStatus().in_chkpt_bwd
+    seen = []
+
+    def function(x, factor):
+        seen.append((chkpt_status.in_chkpt_bwd, torch.is_grad_enabled()))
+        return torch.exp(torch.sin(x)) * factor
+
+    x = torch.randn(4, 4, device="xla", requires_grad=True)
+    lazy_runtime.sync()
+    compiler.clear()
+    y = CheckpointFunction.apply(function, True, x, 3.0)
+    y.sum().backward()
+    lazy_runtime.sync()
+    assert seen == [(False, False), (True, True)]
+    assert not chkpt_status.in_chkpt_bwd
+    (program,) = compiler._executables.values()
+    assert program.compiled.as_text().count(" sine(") == 2  # that of the forward pass, and one of the backward pass
+    plain = x.detach().cpu().requires_grad_()
+    (torch.exp(torch.sin(plain)) * 3.0).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), plain.grad)

@@ -73,3 +73,17 @@ def test_a_process_that_is_killed_while_it_saves(tmp_path):
         assert [tensor.tolist() for tensor in serialization.load(f"{path}/model.pt")] == [[2]]
         assert sorted(os.listdir(path)) == ["model.pt", "model.pt.tensors"]
         assert len(os.listdir(f"{path}/model.pt.tensors")) == 1
+
+
+def test_the_structure_refers_to_files(tmp_path):
+    path = str(tmp_path / "model.pt")
+    x, y = torch.ones(2, device="xla"), torch.zeros(3, device="xla")
+    serialization.save({"x": x, "again": [x], "y": y, "host": torch.full((1,), 4.0)}, path)
+    with torch.serialization.safe_globals([serialization.TensorReference]):
+        structure = torch.load(path)
+    assert structure["x"] == structure["again"][0] == serialization.TensorReference(0)
+    assert structure["y"].tid == 1
+    assert structure["host"].item() == 4.0
+    assert torch.load(f"{path}.tensors/tensor_{structure['y'].tid}.pt").tolist() == [0] * 3
+    torch.save({"z": serialization.TensorReference(1)}, path)
+    assert serialization.load(path)["z"].tolist() == [0] * 3

@@ -8,7 +8,7 @@ import torch
 import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.torch_xla.amp import GradScaler, autocast, syncfree
-from lazy_runtime.torch_xla.amp.syncfree import adamw
+from lazy_runtime.torch_xla.amp.syncfree import _functional, adamw
 
 CASES = [
     (syncfree.SGD, torch.optim.SGD, {"lr": 0.1}),
@@ -118,3 +118,69 @@ def test_complex_parameters_and_sparse_gradients():
     table(torch.tensor([1], device="xla")).sum().backward()
     with pytest.raises(RuntimeError, match="SparseAdam"):
         syncfree.Adam(table.parameters()).step()
+
+
+ADAM = {"beta1": 0.8, "beta2": 0.9, "lr": 0.1, "weight_decay": 0.1, "eps": 1e-6}
+SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1, "nesterov": False, "maximize": False}
+
+
+def _numbers(count, *values):
+    return [[torch.full((), float(value)).to("xla") for value in values] for _ in range(count)]
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("use_adamw", [False, True])
+def test_steps_of_adam_as_functions(amsgrad, use_adamw):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(2, 5), torch.randn(3, 2, 5)
+    expected = [torch.nn.Parameter(each.clone()) for each in start]
+    options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1, "amsgrad": amsgrad}
+    reference = (torch.optim.AdamW if use_adamw else torch.optim.Adam)(expected, **options, maximize=True)
+    params = [each.to("xla") for each in start]
+    means, squares, maxima = ([torch.zeros(5).to("xla") for _ in range(2)] for _ in range(3))
+    (steps,) = _numbers(1, 0, 0)
+    for number, gradient in enumerate(gradients):
+        is_skipped = number == 1
+        given = [each.to("xla") / (0 if is_skipped else 1) for each in gradient]
+        _functional.adam_step(
+            None if number == 0 else torch.tensor(float(is_skipped)).to("xla"),
+            steps, params, given, means, squares, maxima,
+            amsgrad=amsgrad, maximize=True, use_adamw=use_adamw, **ADAM,
+        )  # fmt: skip
+        if not is_skipped:
+            for each, of in zip(expected, gradient, strict=True):
+                each.grad = of.clone()
+            reference.step()
+    assert [each.item() for each in steps] == [2.0, 2.0]
+    for place, each in enumerate(expected):
+        torch.testing.assert_close(params[place].cpu(), each.detach())
+        torch.testing.assert_close(means[place].cpu(), reference.state[each]["exp_avg"])
+        torch.testing.assert_close(squares[place].cpu(), reference.state[each]["exp_avg_sq"])
+        greatest = reference.state[each]["max_exp_avg_sq"] if amsgrad else torch.zeros(5)
+        torch.testing.assert_close(maxima[place].cpu(), greatest)
+
+
+@pytest.mark.parametrize("changes", [{}, {"dampening": 0.0, "nesterov": True, "maximize": True}, {"momentum": 0.0}])
+def test_steps_of_sgd_as_functions(changes):
+    torch.manual_seed(0)
+    options = {**SGD, **changes}
+    start, gradients = torch.randn(2, 5), torch.randn(4, 2, 5)
+    expected = [torch.nn.Parameter(each.clone()) for each in start]
+    reference = torch.optim.SGD(expected, **options)
+    params, buffers = [each.to("xla") for each in start], [None, None]
+    (steps,) = _numbers(1, 0, 0)
+    for number, gradient in enumerate(gradients):
+        is_skipped = number in (0, 2)
+        given = [each.to("xla") / (0 if is_skipped else 1) for each in gradient]
+        found_inf = torch.tensor([float(is_skipped)]).to("xla")
+        _functional.sgd_step(found_inf, steps, params, given, buffers, **options)
+        if not is_skipped:
+            for each, of in zip(expected, gradient, strict=True):
+                each.grad = of.clone()
+            reference.step()
+    assert [each.item() for each in steps] == [2.0, 2.0]
+    for place, each in enumerate(expected):
+        torch.testing.assert_close(params[place].cpu(), each.detach())
+        kept = reference.state[each].get("momentum_buffer")
+        if options["momentum"]:
+            torch.testing.assert_close(buffers[place].cpu(), kept)

@@ -101,3 +101,32 @@ def test_the_pieces():
     jax_flat.preprocess((x, torch.float16))
     assert jax_flat.non_tensors[1] == np.dtype("float16")
     assert isinstance(xb.JaxCallable(jnp.sin)(torch.zeros(1, device="xla")), torch.Tensor)
+
+
+@pytest.mark.parametrize("kind", [xb.JaxCallable, xb.XlaCallable])
+def test_a_function_of_tensors_like_these(kind):
+    callable_ = kind(lambda x, y: {"sum": x + y, "product": x * y})
+    x, y = torch.randn(3), torch.randn(3)
+    tensors = callable_._flat_input_func.preprocess((x.to("xla"), y.to("xla")))
+    function = callable_.specialize(tensors)
+    for factor in (1.0, 2.0):
+        flat = function([x.to("xla") * factor, y.to("xla")])
+        found = callable_._flat_input_func.postprocess(flat)
+        torch.testing.assert_close(found["sum"].cpu(), x * factor + y)
+        torch.testing.assert_close(found["product"].cpu(), x * factor * y)
+
+
+def test_ones_own_kind_of_function():
+    specialized = []
+
+    class OnTheHost(xb.CompiledCallableWithCache):
+        def specialize(self, sample_flat_args):
+            specialized.append([tuple(each.shape) for each in sample_flat_args])
+            self._flat_input_func.flat_call(sample_flat_args)
+            return lambda tensors: [each.cpu() * 2 for each in tensors]
+
+    doubled = OnTheHost(xb.FlattenedInputFunc(lambda x: [x]))
+    for size in (2, 2, 3):
+        (found,) = doubled(torch.ones(size, device="xla"))
+        assert found.tolist() == [2.0] * size
+    assert specialized == [[(2,)], [(3,)]]

@@ -407,3 +407,19 @@ def test_registered_operators_can_be_printed(monkeypatch, capsys):
     monkeypatch.setenv("XLA_OP_PRINT_COMPUTATIONS", "1")
     xor.register("printed", lambda x: x + x)(torch.ones(3, device="xla"))
     assert "f32[3]" in capsys.readouterr().err
+
+
+def test_functions_of_tuples():
+    def pair(x, y, *, shift):
+        return x + y, x - y + Op.scalar(x.builder(), shift)
+
+    x, y = torch.randn(3), torch.randn(3)
+    wrapped = Op.wrap_function(pair)
+    for build in (lambda a, b: wrapped(a, b, shift=2.0), lambda a, b: wrapped(Op.tuple([a, b]), shift=2.0)):
+        made = []
+        total, difference = run(lambda a, b, build=build, made=made: (made.append(build(a, b)), made[0])[1], x, y)
+        assert made[0].shape().is_tuple()
+        torch.testing.assert_close(total, x + y)
+        torch.testing.assert_close(difference, x - y + 2)
+    single = Op.wrap_function(lambda a: a * a)
+    check(single, lambda a: a * a, x)

@@ -227,7 +227,11 @@ def test_policies_and_attributes():
     assert sum(isinstance(each, FSDP) for each in made.modules()) == 7
     assert isinstance(made.inner[0], FSDP)
     assert isinstance(made.module, Net)
-    assert "compute_dtype=torch.bfloat16" in repr(made)
+    assert made.extra_repr() == (
+        "world_size=1, rank=0, reshard_after_forward=True, compute_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16, "
+        "fp32_reduce_scatter=False, shard_param_on_dim_0=False"
+    )
+    assert f"({made.extra_repr()}" in repr(made).replace("\n  ", "")
     assert made(torch.ones(2, 4, device="xla")).dtype is torch.bfloat16
     made.set_gradient_divide_factors(2.0, 4.0, recursive=True)
     assert (made.inner.gradient_predivide_factor, made.inner.gradient_postdivide_factor) == (2.0, 4.0)

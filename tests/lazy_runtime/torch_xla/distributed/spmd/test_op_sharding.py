@@ -39,13 +39,21 @@ def tensors():
     x = torch.randn(8, 4, device="xla")
     assert debugging.construct_v1_sharding_str(x) == ""
     assert _XLAC._get_xla_op_sharding(x) is None
-    for spec in (("data", None), ("model", "data"), (("model", "data"), None), (None, None)):
+    assert _XLAC._get_xla_sharding_type(x) is None
+    kinds = xs.ShardingType
+    for spec, kind in (
+        (("data", None), kinds.PARTIAL),
+        (("model", "data"), kinds.TILED),
+        ((("model", "data"), None), kinds.TILED),
+        ((None, None), kinds.REPLICATED),
+    ):
         x = torch.randn(8, 4, device="xla")
         _XLAC._xla_mark_sharding(x, mesh().get_op_sharding(spec))
         y = torch.randn(8, 4, device="xla")
         xs.mark_sharding(y, mesh(), spec)
         assert debugging.construct_v1_sharding_str(x) == debugging.construct_v1_sharding_str(y)
         assert _XLAC._get_xla_op_sharding(x) == mesh().get_op_sharding(spec)
+        assert _XLAC._get_xla_sharding_type(x) == _XLAC._get_xla_sharding_type(y) == kind.value
         assert _XLAC._get_xla_sharding_specs([x, y]) == [str(mesh().get_op_sharding(spec))] * 2
     assert _XLAC._xla_get_auto_sharding() is False
     devices = mesh().get_jax_mesh()

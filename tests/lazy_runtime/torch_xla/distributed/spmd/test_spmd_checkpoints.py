@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,3 +209,145 @@ def training_goes_on_with_other_shardings(folder: str) -> None:
 
 def test_training_goes_on_with_other_shardings(spmd, tmp_path):
     spmd(training_goes_on_with_other_shardings, str(tmp_path))
+
+
+class Recorded:
+    """Notes which methods of a planner `torch.distributed.checkpoint` calls, and what they give.
+
+    Attributes:
+        calls: name of a method → the arguments and the result of each call.
+    """
+
+    def __init__(self, planner: Any):
+        self.calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {}
+        for name in METHODS:
+            if hasattr(planner, name):
+                setattr(planner, name, self._noting(name, getattr(planner, name)))
+
+    def _noting(self, name: str, method: Any) -> Any:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            kept = result.clone() if isinstance(result, torch.Tensor) else result
+            self.calls.setdefault(name, []).append(((*args, *kwargs.values()), kept))
+            return result
+
+        return call
+
+
+METHODS = {
+    "set_up_planner",
+    "create_local_plan",
+    "create_global_plan",
+    "finish_plan",
+    "resolve_data",
+    "lookup_object",
+    "transform_object",
+    "load_bytes",
+    "resolve_tensor",
+    "lookup_tensor",
+    "transform_tensor",
+    "commit_tensor",
+}
+
+
+def index_of(item: Any) -> tuple[str, tuple[int, ...] | None]:
+    index = getattr(item, "dest_index", None) or item.index
+    return index.fqn, None if index.offset is None else tuple(index.offset)
+
+
+def plans_and_data(folder: str) -> None:
+    plain = torch.arange(32.0).reshape(8, 4)
+    state = {"model": {"x": on_xla(plain, ("data", None)), "cpu": plain[0]}, "step": 3}
+    planner = xc.SPMDSavePlanner()
+    saving = Recorded(planner)
+    with alone():
+        dcp.save(state, storage_writer=FileSystemWriter(folder), planner=planner)
+    written_items = {("model.x", (0, 0)), ("model.x", (4, 0)), ("model.cpu", (0,)), ("step", None)}
+    ((_, local),) = saving.calls["create_local_plan"]
+    assert {index_of(item) for item in local.items} == written_items
+    (((plans,), (global_plans, metadata)),) = saving.calls["create_global_plan"]
+    assert plans == [local]
+    assert metadata.planner_data == {"model.x": ("model", "x"), "model.cpu": ("model", "cpu"), "step": ("step",)}
+    assert [tuple(chunk.sizes) for chunk in metadata.state_dict_metadata["model.x"].chunks] == [(4, 4), (4, 4)]
+    (((given,), finished),) = saving.calls["finish_plan"]
+    assert given is finished
+    assert given.items == global_plans[0].items
+    resolved = {index_of(item): data for (item,), data in saving.calls["resolve_data"]}
+    found = {
+        (index.fqn, index.offset and tuple(index.offset)): each for (index,), each in saving.calls["lookup_object"]
+    }
+    assert resolved.keys() == found.keys() == written_items
+    for first in (0, 4):
+        assert torch.equal(resolved["model.x", (first, 0)], plain[first : first + 4])
+        assert found["model.x", (first, 0)].device.type == "cpu"
+    assert found["step", None] == 3
+    assert torch.load(io.BytesIO(resolved["step", None].getvalue())) == 3
+    transformed = {index_of(item): given for (item, given), _ in saving.calls["transform_object"]}
+    assert torch.equal(transformed["model.x", (4, 0)], found["model.x", (4, 0)])
+
+    into = on_xla(torch.zeros(8, 4), (("data", "model"), None))  # two rows of each device
+    loaded = {"model": {"x": into, "cpu": torch.zeros(4)}, "step": 0}
+    planner = xc.SPMDLoadPlanner()
+    loading = Recorded(planner)
+    with alone():
+        dcp.load(loaded, storage_reader=FileSystemReader(folder), planner=planner)
+    read_items = {("model.x", (first, 0)) for first in (0, 2, 4, 6)} | {("model.cpu", (0,)), ("step", None)}
+    ((_, local),) = loading.calls["create_local_plan"]
+    assert {index_of(item) for item in local.items} == read_items
+    sources = {tuple(item.dest_index.offset): item for item in local.items if item.dest_index.fqn == "model.x"}
+    assert tuple(sources[6, 0].storage_index.offset) == (4, 0)
+    assert (tuple(sources[6, 0].storage_offsets), tuple(sources[6, 0].lengths)) == ((2, 0), (2, 4))
+    (((plans,), global_plans),) = loading.calls["create_global_plan"]
+    assert plans == global_plans == [local]
+    assert [result for _, result in loading.calls["finish_plan"]] == [local]
+    (((item, _), _),) = loading.calls["load_bytes"]
+    assert item.dest_index.fqn == "step"
+    tensors = read_items - {("step", None)}
+    assert {index_of(item) for (item,), _ in loading.calls["resolve_tensor"]} == tensors
+    assert {index_of(item) for (item, _), _ in loading.calls["transform_tensor"]} == tensors
+    assert {(index.fqn, tuple(index.offset)) for (index,), _ in loading.calls["lookup_tensor"]} == tensors
+    for (item, given), _ in loading.calls["commit_tensor"]:
+        assert tuple(given.shape) == ((4,) if item.dest_index.fqn == "model.cpu" else (2, 4))
+    assert loaded["step"] == 3
+    assert torch.equal(loaded["model"]["cpu"], plain[0])
+    assert loaded["model"]["x"] is into
+    assert torch.equal(into.cpu(), plain)
+    assert parts(into) == {(2, 4)}
+
+
+def test_plans_and_data(spmd, tmp_path):
+    spmd(plans_and_data, str(tmp_path))
+
+
+def regions_are_written_when_all_are_there(folder: str) -> None:
+    plain = torch.arange(32.0).reshape(8, 4)
+    save({"x": on_xla(plain, (("data", "model"), None)), "rate": 0.5}, folder)
+    into = on_xla(torch.zeros(8, 4), ("data", None))
+    state = {"x": into, "rate": 0.0}
+    planner = xc.SPMDLoadPlanner()
+    planner.set_up_planner(state, FileSystemReader(folder).read_metadata(), True)
+    plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
+    items = [item for item in plan.items if item.dest_index.fqn == "x"]
+    assert len(items) == 4
+    for number, item in enumerate(items):
+        assert into.sum().item() == 0.0  # until the last region is there
+        place = planner.resolve_tensor(item)
+        first = item.dest_index.offset[0] + item.dest_offsets[0]
+        whole = planner.lookup_tensor(item.dest_index)
+        assert (tuple(whole.shape), tuple(place.shape)) == ((4, 4), (2, 4))
+        place.copy_(plain[first : first + 2])
+        assert torch.equal(planner.transform_tensor(item, whole), place)
+        planner.commit_tensor(item, place)
+        assert bool(into.sum().item()) is (number == 3)
+    assert torch.equal(into.cpu(), plain)
+    (rate,) = [item for item in plan.items if item.dest_index.fqn == "rate"]
+    stream = io.BytesIO()
+    torch.save(0.25, stream)
+    stream.seek(0)
+    planner.load_bytes(rate, stream)
+    assert state["rate"] == 0.25
+
+
+def test_regions_are_written_when_all_are_there(spmd, tmp_path):
+    spmd(regions_are_written_when_all_are_there, str(tmp_path))

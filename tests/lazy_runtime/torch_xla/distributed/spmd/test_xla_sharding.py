@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from lazy_runtime.torch_xla import _XLAC
 from lazy_runtime.torch_xla import runtime as xr
 from lazy_runtime.torch_xla.core import xla_model as xm
 from lazy_runtime.torch_xla.distributed import spmd as xs
+from lazy_runtime.torch_xla.distributed.spmd import xla_sharding
 
 
 def mesh() -> xs.Mesh:
@@ -37,6 +39,7 @@ def one_device_stands_for_all():
     assert xm.xla_device() == torch.device("xla:0")
     assert (xr.addressable_device_count(), xr.global_device_count(), xr.world_size()) == (1, 1, 1)
     assert (xr.addressable_runtime_device_count(), xr.global_runtime_device_count()) == (4, 4)
+    assert _XLAC._xla_get_all_devices() == ["CPU:0"]
     assert [each["name"] for each in xr.global_runtime_device_attributes()] == [f"CPU:{n}" for n in range(4)]
     with pytest.raises(RuntimeError, match=r"xla:1 does not exist.*stands for all"):
         torch.ones(2, device="xla:1")
@@ -208,6 +211,8 @@ def a_sharded_tensor_computes_like_the_tensor_that_it_holds():
     assert x.add_(1) is x
     torch.testing.assert_close(x.cpu(), plain + 1)
     assert "XLAShardedTensor" in repr(x)
+    assert xs.unwrap_sharded_tensor(x) is x.global_tensor
+    assert xs.unwrap_sharded_tensor(on_xla) is on_xla
     assert xs.wrap_if_sharded(x.global_tensor).sharding_spec == x.sharding_spec
     assert type(xs.wrap_if_sharded(on_xla.grad.new_zeros(2))) is torch.Tensor
 
@@ -274,3 +279,10 @@ def test_what_cannot_be_is_said(spmd):
 def test_without_use_spmd_it_is_said():
     with pytest.raises(RuntimeError, match="use_spmd"):
         xs.mark_sharding(torch.zeros(4, device="xla"), xs.Mesh([0], (1,)), (0,))
+
+
+def test_types_for_annotations():
+    assert get_type_hints(xs.mark_sharding)["partition_spec"] == xla_sharding.PartitionSpec
+    hints, trees = get_type_hints(xs.shard_as), (xla_sharding.PyTreeA, xla_sharding.PyTreeB)
+    assert (hints["a"], hints["b"]) == trees
+    assert get_args(hints["return"]) == trees
