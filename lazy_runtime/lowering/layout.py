@@ -98,6 +98,9 @@ class Widened(Reordered):
         super().__init__(physical)
         self._dtype = dtype
 
+    def like(self, physical: Any) -> Widened:
+        return Widened(physical, self._dtype)
+
     @property
     def dtype(self) -> Any:
         return self._dtype
@@ -181,6 +184,9 @@ class Repeated(Reordered):
         super().__init__(physical)
         self.times = times
         self.is_split = is_split
+
+    def like(self, physical: Any) -> Repeated:
+        return Repeated(physical, self.times, self.is_split)
 
     @classmethod
     def of(cls, x: Any, shape: Sequence[int]) -> Repeated | None:

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -146,8 +145,8 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
   TORCH_CHECK(features % lanes == 0 && key.sizes() == value.sizes() && key.size(0) == batch && key.size(1) == heads &&
                   key.size(3) == features,
               "attention of queries ", query.sizes(), ", keys ", key.sizes(), " and values ", value.sizes());
-  at::Tensor attended = at::empty({batch, queries, heads, features}, query.options()).transpose(1, 2);
-  at::Tensor logsumexp = at::empty({batch, queries, heads}, query.options().dtype(at::kFloat)).transpose(1, 2);
+  const auto results = results_for(query);
+  const at::Tensor &attended = results.first, &logsumexp = results.second;
   const std::optional<at::Tensor> seen = seen_by_rows(mask, {batch, heads, queries, keys});
   const at::Tensor q = side_by_side(query), k = side_by_side(key), v = side_by_side(value);
   const auto compute = [&](auto zero) {

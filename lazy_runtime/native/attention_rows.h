@@ -3,12 +3,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "vector_math.h"
 
@@ -160,6 +162,13 @@ inline std::optional<at::Tensor> seen_by_rows(const std::optional<at::Tensor>& m
   if (!mask) return std::nullopt;
   TORCH_CHECK(mask->scalar_type() == at::kFloat || mask->scalar_type() == at::kBFloat16, "a mask of ", mask->dtype());
   return (mask->stride(-1) == 1 || mask->size(-1) == 1 ? *mask : mask->contiguous()).expand(scores);
+}
+
+// Where attention of these queries writes its results and the logarithms of its sums: heads behind the rows.
+inline std::pair<at::Tensor, at::Tensor> results_for(const at::Tensor& query) {
+  const int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2), features = query.size(3);
+  return {at::empty({batch, queries, heads, features}, query.options()).transpose(1, 2),
+          at::empty({batch, queries, heads}, query.options().dtype(at::kFloat)).transpose(1, 2)};
 }
 
 inline at::Tensor side_by_side(const at::Tensor& heads) { return heads.stride(3) == 1 ? heads : heads.contiguous(); }

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <tuple>
-#include <vector>
 
 #include "attention_rows.h"
 
@@ -162,8 +162,8 @@ std::tuple<at::Tensor, at::Tensor> few_queries_attention(const at::Tensor& query
   TORCH_CHECK(features % lanes == 0 && key.sizes() == value.sizes() && key.size(0) == batch && shared > 0 && keys > 0 &&
                   heads % shared == 0 && key.size(3) == features,
               "attention of queries ", query.sizes(), ", keys ", key.sizes(), " and values ", value.sizes());
-  at::Tensor attended = at::empty({batch, queries, heads, features}, query.options()).transpose(1, 2);
-  at::Tensor logsumexp = at::empty({batch, queries, heads}, query.options().dtype(at::kFloat)).transpose(1, 2);
+  const auto results = results_for(query);
+  const at::Tensor &attended = results.first, &logsumexp = results.second;
   const std::optional<at::Tensor> seen = seen_by_rows(mask, {batch, heads, queries, keys});
   const at::Tensor q = side_by_side(query), k = side_by_side(key), v = side_by_side(value);
   const auto compute = [&](auto zero) {

@@ -53,6 +53,11 @@ class MatmulProblem(NamedTuple):
 
 
 def is_of_matrices(problem: MatmulProblem) -> Verdict:
+    """Whether both operands are matrices of one dtype."""
+    return has_one_dtype(problem) and are_matrices(problem)
+
+
+def are_matrices(problem: MatmulProblem) -> Verdict:
     """Whether both operands are matrices."""
     return len(problem.x) == len(problem.y) == 2 or Refused("the operands are no two matrices")
 

@@ -17,7 +17,7 @@ from ...lowering import aten_bridge
 from ...lowering.layout import Transposed, Widened, logical
 from .. import kernels
 from ..kernels import Kernel, Refused, Verdict
-from .matmul_problem import MatmulProblem, has_one_dtype, is_of_matrices
+from .matmul_problem import MatmulProblem, are_matrices, has_one_dtype
 
 #: Rows that are multiplied while the matrix is read once.
 ROWS = range(1, 9)
@@ -31,7 +31,7 @@ _DTYPES = ("float32", "bfloat16")
 def accepts(problem: MatmulProblem) -> Verdict:
     """Whether the kernel computes the product, and faster than MKL's and XLA's."""
     return (
-        is_of_matrices(problem)
+        are_matrices(problem)
         and (problem.dtype in _DTYPES or Refused(f"it is for float32 and bfloat16, not {problem.dtype}"))
         and (problem.y_dtype == "int8" or has_one_dtype(problem))
         and (problem.x[0] in ROWS or Refused(f"{problem.x[0]} rows are not {ROWS[0]} to {ROWS[-1]}"))

@@ -134,11 +134,12 @@ def test_the_order_of_the_tables():
             "XLA, filters",
         ],
         "matrix product": ["oneDNN, packed matrix", "skinny", "small k", "bfloat16 upcast", "ATen", "oneDNN", "XLA"],
-        "attention": ["native", "ATen", "cuDNN", "XLA, in blocks"],
+        "attention": ["few queries", "native", "ATen", "cuDNN", "XLA, in blocks"],
         "attention gradient": ["ATen", "cuDNN", "XLA, in blocks"],
         "batch norm": ["native", "XLA"],
         "batch norm gradient": ["native", "XLA"],
         "batch norm behind a convolution": ["folded into the filters"],
+        "recurrence": ["native", "loop"],
     }
 
 
@@ -195,7 +196,9 @@ GPU = "it is for the CPU, not for gpu"
         (convolution_aten.accepts_channels_last, _convolution(kept_on="cpu"), "has the strides"),
         (depthwise_gradient.accepts, _convolution(gradient="filters"), "each channel by itself"),
         (skinny_matmul.accepts, MatmulProblem((9, 512), (512, 512), "float32", "float32", "cpu"), "9 rows"),
-        (skinny_matmul.accepts, MatmulProblem((4, 64), (64, 64), "float32", "float32", "cpu"), "fewer than 262,144"),
+        (skinny_matmul.accepts, MatmulProblem((4, 64), (64, 64), "float32", "float32", "cpu"), "fewer than 131,072"),
+        (skinny_matmul.accepts, MatmulProblem((4, 64), (64, 64), "float32", "bfloat16", "cpu"), "dtypes differ"),
+        (small_k_matmul.accepts, MatmulProblem((9, 5), (5, 9), "float32", "bfloat16", "cpu"), "dtypes differ"),
         (small_k_matmul.accepts, MatmulProblem((9, 512), (512, 512), "float32", "float32", "cpu"), "512 terms"),
         (matmul_aten.accepts, MatmulProblem((9, 512), (512,), "float32", "float32", "cpu"), "no matrices"),
         (matmul_aten.accepts, MatmulProblem((9, 5), (5, 9), "float32", "bfloat16", "cpu"), "dtypes differ"),
