@@ -82,16 +82,9 @@ def _forward(
     mode: str, gates: Any, hidden: Any, cell: Any, weight: Any, bias: Any, projection: Any, batch_sizes: Any,
     reverse: bool, out: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    steps, batch, _ = gates.shape
-    number, reserved = MODES[mode]
-    states = hidden.shape
-    shapes = (steps, *states), states, (0,) if cell is None else states, (steps, batch, reserved * states[1])
-    likes = [jax.ShapeDtypeStruct(shape, gates.dtype) for shape in shapes]
-    return tuple(
-        aten_bridge.call(
-            "lazy_runtime_kernels::recurrence", [number, gates, hidden, cell, weight, bias, reverse], likes
-        )
-    )
+    arguments = [MODES[mode][0], gates, hidden, cell, weight, bias, reverse]
+    likes = [jax.ShapeDtypeStruct(spec.shape, gates.dtype) for spec in out]
+    return tuple(aten_bridge.call("lazy_runtime_kernels::recurrence", arguments, likes))
 
 
 KERNEL = Kernel("native", accepts, _forward, available, lambda: {"features in multiples of": LANES})

@@ -22,7 +22,7 @@ from ..kernels import Kernel, Table
 from ..linalg import matmul_kernels
 from ..registry import op
 from . import recurrence_native
-from .recurrence_native import RecurrenceProblem
+from .recurrence_native import MODES, RecurrenceProblem
 
 _library = torch.library.Library("lazy_runtime", "FRAGMENT")
 _library.define(
@@ -36,9 +36,8 @@ _library.define(
     "Tensor projection)"
 )
 
-#: mode → numbers per hidden feature of the gates, and of what the backward pass reads
+#: mode → numbers per hidden feature of the gates; of what the backward pass reads they stand in `MODES`
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-_RESERVED = {"lstm": 5, "gru": 4, "rnn_tanh": 0, "rnn_relu": 0}
 
 
 def _recurrence_meta(
@@ -53,7 +52,7 @@ def _recurrence_meta(
     wide = torch.float32 if dtype.itemsize < 4 else dtype
     output = gates.new_empty((*gates.shape[:-1], hidden.shape[1]), dtype=dtype)
     last_cell = cell.new_empty(cell.shape) if cell is not None else gates.new_empty(0)
-    reserve = gates.new_empty((steps, batch, _RESERVED[mode] * features), dtype=wide)
+    reserve = gates.new_empty((steps, batch, MODES[mode][1] * features), dtype=wide)
     return output, hidden.new_empty(hidden.shape, dtype=dtype), last_cell, reserve
 
 
