@@ -18,8 +18,6 @@ namespace {
 
 using at::BFloat16;
 
-using Halves = uint16_t __attribute__((vector_size(lanes * sizeof(uint16_t)), aligned(2), may_alias));
-
 int64_t rounded_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -64,10 +62,7 @@ struct Added {
     } else if (count < lanes) {
       for (int64_t lane = 0; lane < count; ++lane) x[lane] += at(column + lane);
     } else if (narrow) {
-      Halves halves;  // a copy: through a reference clang takes them for aligned
-      std::memcpy(&halves, static_cast<const BFloat16*>(row) + column, sizeof(halves));
-      Integers bits = __builtin_convertvector(halves, Integers) << 16;
-      x += reinterpret_cast<Vector&>(bits);
+      x += widened(static_cast<const BFloat16*>(row) + column);
     } else {
       x += load(static_cast<const float*>(row) + column);
     }

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <tuple>
 
 #include "attention_rows.h"
@@ -21,15 +20,6 @@ constexpr int64_t together = 4, wide = 4 * lanes;
 
 // Keys whose scores are made before their values are read: those of a few rows stay in a core's first cache.
 constexpr int64_t most_keys = 512;
-
-INLINE Vector widened(const float* from) { return load(from); }
-
-INLINE Vector widened(const BFloat16* from) {
-  Halves halves;
-  std::memcpy(&halves, from, sizeof(halves));
-  const Integers bits = __builtin_convertvector(halves, Integers) << 16;
-  return reinterpret_cast<const Vector&>(bits);
-}
 
 // Scores of `rows` rows, which lie one after another, with keys up to `count`, which is padded to whole vectors.
 template <int64_t rows, typename T>

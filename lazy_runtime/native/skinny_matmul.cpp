@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "blocks.h"
+#include "vector_math.h"
 
 namespace {
 
@@ -21,7 +21,6 @@ struct Sizes {
 };
 
 using Bits = uint32_t __attribute__((vector_size(lanes * sizeof(uint32_t)), aligned(4), may_alias));
-using Integers = int32_t __attribute__((vector_size(lanes * sizeof(int32_t)), aligned(4), may_alias));
 
 template <typename To, typename From>
 INLINE To same_bits(const From& from) {
@@ -69,13 +68,6 @@ void arrange(const float* from, int64_t count, float* to) {
     for (int64_t i = 0; i < group; ++i) to[k + i % parts<Number> * lanes + i / parts<Number>] = from[k + i];
   }
   std::copy_n(from + k, count - k, to + k);
-}
-
-INLINE Vector widened(const float* from) { return load(from); }
-
-INLINE Vector widened(const at::BFloat16* from) {
-  using Halves = uint16_t __attribute__((vector_size(lanes * sizeof(uint16_t)), aligned(2), may_alias));
-  return same_bits<Vector>(__builtin_convertvector(read<Halves>(from), Bits) << 16);
 }
 
 INLINE float total(const Vector& x) {

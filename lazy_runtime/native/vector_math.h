@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
+#include <cstring>
 #include <utility>
 
 #include "blocks.h"
@@ -9,6 +12,18 @@
 namespace {
 
 using Integers = int32_t __attribute__((vector_size(lanes * sizeof(int32_t)), aligned(4), may_alias));
+
+using Halves = uint16_t __attribute__((vector_size(lanes * sizeof(uint16_t)), aligned(2), may_alias));
+
+// A vector of numbers that follow one another, as floats.
+INLINE Vector widened(const float* from) { return load(from); }
+
+INLINE Vector widened(const c10::BFloat16* from) {
+  Halves halves;  // a copy: through a reference clang takes them for aligned
+  std::memcpy(&halves, from, sizeof(halves));
+  const Integers bits = __builtin_convertvector(halves, Integers) << 16;
+  return reinterpret_cast<const Vector&>(bits);
+}
 
 // e^x for x <= 0, to 1e-7 of it, and 0 where that is no normal number; NaN of NaN. Cephes' polynomial.
 INLINE Vector exponential(Vector x) {
