@@ -46,6 +46,11 @@ def executions() -> int:
 # ---- reductions
 
 
+def test_names():
+    names = (xm.REDUCE_SUM, xm.REDUCE_MUL, xm.REDUCE_MIN, xm.REDUCE_MAX, xm.REDUCE_AND, xm.REDUCE_OR)
+    assert names == (*ARITHMETIC, *BITWISE)
+
+
 def of_constants() -> tuple[torch.Tensor, torch.Tensor]:
     first = xr.global_ordinal() == 0
     mixed = xm.all_reduce("sum", torch.ones(3, device="xla") if first else torch.full((3,), 5.0, device="xla")).cpu()  # type: ignore[union-attr]

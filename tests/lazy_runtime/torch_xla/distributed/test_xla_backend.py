@@ -173,6 +173,7 @@ def methods_of_a_group(group: Any) -> None:
     """Those that torch calls, in a group of one rank."""
     assert isinstance(group, xla_backend.ProcessGroupXla)
     assert (group.getBackendName(), group.size(), group.rank()) == ("xla", 1, 0)
+    assert group.group_name == group.getGroupName() != ""
     plain = [torch.arange(1.0, 5.0), torch.tensor([[7.0], [8.0]])]
     x, y = [each.to("xla") for each in plain]
 

@@ -28,7 +28,11 @@ ROOT = str(Path(__file__).parents[4])
 PATIENCE_S = 60
 
 
-def places(index: int, folder: Path) -> None:
+def places(index: int, folder: Path, wrapped: xmp.MpModelWrapper | None = None) -> None:
+    if wrapped is not None:
+        moved = wrapped.to(lazy_runtime.device())
+        assert moved.weight.device == lazy_runtime.device()
+        assert moved.weight.tolist() == [[1.5, 2.5]]
     total = xm.all_reduce(xm.REDUCE_SUM, torch.full((2,), float(index + 1), device=lazy_runtime.device()))
     seen = (xr.world_size(), xr.global_ordinal(), xr.local_ordinal(), xr.host_index(), xr.global_device_count())
     master = xm.is_master_ordinal(), xm.is_master_ordinal(local=False)
@@ -50,7 +54,10 @@ EXPECTED = [
 def test_spawn_by_the_number_of_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "2")
     before = dict(os.environ)
-    assert xmp.spawn(places, (tmp_path,)) is None
+    model = torch.nn.Linear(2, 1)
+    model.weight.data.copy_(torch.tensor([[1.5, 2.5]]))
+    assert xmp.spawn(places, (tmp_path, xmp.MpModelWrapper(model))) is None
+    assert model.weight.device.type == "cpu"
     assert what_they_wrote(tmp_path) == EXPECTED
     assert dict(os.environ) == before
 

@@ -69,6 +69,7 @@ def data_moves_at_once():
     assert sharded.sharding_spec == text(x) == "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}"
     assert sharded.sharding_type is xs.ShardingType.PARTIAL
     shards = sharded.local_shards
+    assert all(isinstance(shard, xs.XLAShard) for shard in shards)
     assert [shard.shard_device for shard in shards] == [f"CPU:{n}" for n in range(4)]
     assert [shard.replica_id for shard in shards] == [0, 1, 0, 1]
     for shard in shards:
