@@ -30,10 +30,13 @@ def test_the_first_use_of_xla_leaves_numpys_random_numbers(first_use, fresh_proc
 
 
 def test_each_module_leaves_them(fresh_process):
-    """Whichever module of the package comes first, jax is imported by `compat.jax_import`."""
+    """Whichever module of the package comes first, jax is imported by `compat.jax_import`.
+
+    A module that does not import jax itself gets it through one that does.
+    """
     found = fresh_process(
         """
-        import builtins, importlib, os, pathlib, sys
+        import builtins, importlib, os, pathlib, re, sys
         import lazy_runtime, openxla_backend
 
         assert "jax" not in sys.modules
@@ -53,7 +56,7 @@ def test_each_module_leaves_them(fresh_process):
             folder = pathlib.Path(package.__path__[0])
             for file in sorted(folder.rglob("*.py")):
                 name = ".".join((package.__name__, *file.relative_to(folder).with_suffix("").parts))
-                if file.stem == "__main__":
+                if file.stem == "__main__" or not re.search("^(import|from) jax", file.read_text(), re.MULTILINE):
                     continue
                 tried += 1
                 child = os.fork()
@@ -64,7 +67,7 @@ def test_each_module_leaves_them(fresh_process):
                         os._exit(0)
                 if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 77:
                     print(name)
-        assert tried > 300
+        assert tried > 100
         """
     )
     assert found.split() == []
