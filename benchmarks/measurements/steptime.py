@@ -103,7 +103,7 @@ class Step:
         call: Callable[..., torch.Tensor] = step
         if "openxla_step" in self.form:
             call = torch.compile(step, backend="openxla")
-        return lazy_runtime.compile(call) if "compile" in self.form else call
+        return lazy_runtime.compile(call, trace_after=0) if "compile" in self.form else call
 
     def run(self) -> float:
         """One step that is waited for; the milliseconds until control returned."""

@@ -16,6 +16,7 @@ import torch
 from ..common import causes
 from ..compilation import lower
 from ..execution import execute, mark_step
+from . import TRACE_AFTER
 from .graph_limit import GraphLimit
 from .traced import Traced
 
@@ -185,17 +186,20 @@ def compile(
     name: str | None,
     max_different_graphs: int | None,
     options: tuple[tuple[str, Any], ...] = (),
+    trace_after: int | None = TRACE_AFTER,
 ) -> Any:
     """See `lazy_runtime.compile`."""
     if max_different_graphs is not None and max_different_graphs < 1:
         raise ValueError(f"max_different_graphs must be at least 1, got {max_different_graphs}")
+    if trace_after is not None and trace_after < 0:
+        raise ValueError(f"trace_after must be at least 0, got {trace_after}")
     if f is None:
-        return _Pending(Region(name or "", full_graph, max_different_graphs, options))
+        return _Pending(Region(name or "", full_graph, max_different_graphs, options), trace_after)
     called = name or getattr(f, "__name__", type(f).__name__)
     region = Region(called, full_graph, max_different_graphs, options)
     if max_different_graphs is not None:
         region.limit = _limit_of(f, max_different_graphs)
-    return _wrap(f, region)
+    return _wrap(f, region, trace_after)
 
 
 #: How many graphs each function may give, however often it is compiled anew.
@@ -211,8 +215,8 @@ def _limit_of(f: Callable[..., Any], most: int) -> GraphLimit:
     return found
 
 
-def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:
-    call = Traced(f, region.name)
+def _wrap(f: Callable[..., Any], region: Region, trace_after: int | None) -> Callable[..., Any]:
+    call = Traced(f, region.name, trace_after)
 
     @functools.wraps(f)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -228,13 +232,14 @@ def _wrap(f: Callable[..., Any], region: Region) -> Callable[..., Any]:
 class _Pending:
     """`compile(...)` without a function: a context manager, and a decorator with arguments."""
 
-    def __init__(self, region: Region):
+    def __init__(self, region: Region, trace_after: int | None):
         self._region = region
+        self._trace_after = trace_after
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if not self._region.graph_name:
             self._region.graph_name = getattr(f, "__name__", type(f).__name__)
-        return _wrap(f, self._region)
+        return _wrap(f, self._region, self._trace_after)
 
     def __enter__(self) -> None:
         self._block = self._region.trace()

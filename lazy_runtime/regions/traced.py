@@ -1,8 +1,8 @@
 """A training step in a region need not be recorded at each call: Dynamo traces it, and its guards say when that holds.
 
-Only a function that Dynamo takes whole, as one graph with its backward pass, is handed to it, from its first call on,
-so that a run that is resumed computes what one that goes on does. Anything else is recorded at each call. What is
-traced becomes one node of what the region executes; all else about the region is as ever.
+Only a function that Dynamo takes whole, as one graph with its backward pass, is handed to it. A trace takes seconds and
+saves milliseconds, so the first calls with the same kinds of arguments are recorded. Anything else is recorded at each
+call. What is traced becomes one node of what the region executes; all else about the region is as ever.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import operator
 import threading
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 from ..common import metrics, output
 from ..compat import dynamo
+from ..compat.torch import tree_flatten
 from ..platform import replicas
+from . import TRACE_AFTER
 from .extra_guards import Unguarded
 
 #: Dynamo's own limit for what it compiles of one function (`torch._dynamo.config.recompile_limit`).
 _MOST = 8
+
+#: Kinds of arguments that are counted at once; a function with more of them is counted anew.
+_MOST_KINDS = 1024
 
 # what torch warns of while Dynamo looks at `.grad` of any tensor, and at all there is of a class
 _DYNAMOS_WARNINGS: tuple[tuple[str, type[Warning]], ...] = (
@@ -42,13 +47,21 @@ _thread = _Thread()
 
 
 class Traced:
-    """Calls a function, as Dynamo has traced it where it can."""
+    """Calls a function, as Dynamo has traced it where it can.
 
-    def __init__(self, f: Callable[..., Any], name: str):
+    Args:
+        f: the function.
+        name: what logs call it.
+        trace_after: calls with the same kinds of arguments that are recorded first; None for all.
+    """
+
+    def __init__(self, f: Callable[..., Any], name: str, trace_after: int | None = TRACE_AFTER):
         self._f = f
         self._name = name
         self._function, self._bound = _parts(f)
-        self._is_recorded = self._function is None
+        self._is_recorded = self._function is None or trace_after is None
+        self._trace_after = trace_after or 0
+        self._calls: dict[Hashable, int] = {}
         self._began = 0
         self._compiled: Callable[..., Any] | None = None
         self._copied: tuple[Any, ...] = ()
@@ -56,7 +69,8 @@ class Traced:
         self._undo: list[Callable[[], None]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._is_recorded and torch.is_grad_enabled():  # else it is no training step
+        # without gradients it is no training step
+        if not self._is_recorded and torch.is_grad_enabled() and self._pays(args, kwargs):
             try:
                 if self._compiled is None or not self._is_same():
                     return self._begin(args, kwargs)
@@ -64,6 +78,19 @@ class Traced:
             except _refusals() as error:
                 self._record(_reason(error))
         return self._f(*args, **kwargs)
+
+    def _pays(self, args: Any, kwargs: Any) -> bool:
+        """Whether so many calls with such arguments have been recorded that a trace is worth its time."""
+        if not self._trace_after:
+            return True
+        kind = _kind(args, kwargs)
+        count = self._calls.get(kind, 0)
+        if count >= self._trace_after:
+            return True
+        if not count and len(self._calls) >= _MOST_KINDS:
+            self._calls.clear()
+        self._calls[kind] = count + 1
+        return False
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         compiled: Any = self._compiled
@@ -143,6 +170,13 @@ def _parts(f: Any) -> tuple[types.FunctionType | None, tuple[Any, ...]]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return None, ()
     return function, bound
+
+
+def _kind(args: Any, kwargs: Any) -> Hashable:
+    """What equal calls have in common: the nesting of the arguments, and of each tensor the shape and the dtype."""
+    leaves, nesting = tree_flatten((args, kwargs))
+    kinds = [(x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x) for x in leaves]
+    return nesting, *kinds
 
 
 def _copied(function: Any) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..common import causes
+from ..regions import TRACE_AFTER
 
 causes.register(__file__, "user torch_xla.sync")
 
@@ -77,12 +78,14 @@ def compile(
     name: str | None = None,
     max_different_graphs: int | None = None,
     custom_compile_options: Mapping[str, bool | int | float | str] | None = None,
+    trace_after: int | None = TRACE_AFTER,
 ) -> Any:
     """Makes each call of `f` one XLA program, also in eager mode: recorded, and executed at the end of the call.
 
-    A training step that Dynamo can trace as one graph with its backward pass is recorded only once, and again when
-    something that it depends on has changed. What was pending before runs by itself first, so that it is no part of
-    the program. Usable as a function, as a decorator with or without arguments, and (without `f`) as a context manager.
+    After `trace_after` calls with the same kinds of arguments, a training step that Dynamo can trace as one graph with
+    its backward pass is traced, and again when something that it depends on has changed. From then on a call keeps the
+    host for less time. What was pending before runs by itself first, so that it is no part of the program. Usable as a
+    function, as a decorator with or without arguments, and (without `f`) as a context manager.
 
     Args:
         f: the function or module to compile.
@@ -92,15 +95,18 @@ def compile(
         max_different_graphs: raise when the function has given more than this many different graphs.
         custom_compile_options: options of the XLA compiler for this program alone, by XLA's names
             (`xla_cpu_enable_fast_min_max`).
+        trace_after: how many calls are recorded before the step is traced: 0 to trace it at its first call, None to
+            record all. A trace takes seconds, and computes the last bits otherwise: with 0 or None a run that is
+            resumed repeats one that went on.
 
     Raises:
         RuntimeError: the graph broke although `full_graph`, or there are too many different ones.
-        ValueError: XLA knows no such option.
+        ValueError: XLA knows no such option, or `trace_after` is negative.
     """
     from ..regions import compiling
 
     options = tuple(sorted((custom_compile_options or {}).items()))
-    return compiling.compile(f, bool(full_graph), name, max_different_graphs, options)
+    return compiling.compile(f, bool(full_graph), name, max_different_graphs, options, trace_after)
 
 
 def set_custom_compile_options(options: Mapping[str, bool | int | float | str]) -> None:

@@ -23,19 +23,23 @@ import torch
 from torch import nn
 
 import lazy_runtime
+from lazy_runtime import regions
 from lazy_runtime.common import metrics, output
 from lazy_runtime.platform import replicas
 from lazy_runtime.processes import process_job
 from tests.openxla_backend.helpers import counting
 from tests.openxla_backend.trained import STEPS, Trained, batches, both, run, zero_grad_first, zero_grad_last
 
-both = functools.partial(both, compile=lazy_runtime.compile)
+#: From its first call on.
+traced = functools.partial(lazy_runtime.compile, trace_after=0)
+both = functools.partial(both, compile=traced)
 sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     metrics.clear()
     # a compiled AdamW counts its steps in the default dtype, on any accelerator
     torch.set_default_dtype(torch.float64)
@@ -53,6 +57,64 @@ def records(compiled: Trained) -> bool:
     with counting("xla::addmm") as counts:
         compiled.step(batches(1)[0].to("xla"))
     return bool(counts["xla::addmm"])
+
+
+# ---- when it is traced
+
+
+@pytest.mark.parametrize("optimizer", [sgd, functools.partial(torch.optim.AdamW, lr=0.01)], ids=["sgd", "adamw"])
+def test_the_first_steps_are_recorded(optimizer):
+    eager, compiled = both(zero_grad_last, optimizer, compile=functools.partial(lazy_runtime.compile, trace_after=3))
+    found = []
+    for x in batches(6):
+        with counting("xla::addmm", "ExecuteComputation") as counts:
+            loss = compiled.step(x.to("xla"))
+        torch.testing.assert_close(loss.detach().cpu(), eager.step(x).detach())
+        assert counts["ExecuteComputation"] == 1
+        found.append(bool(counts["xla::addmm"]))
+    assert found[:3] == [True] * 3
+    assert not any(found[4:])  # a trace meets operators too
+    torch.testing.assert_close(compiled.state(), eager.state())
+
+
+def test_calls_of_each_kind_are_counted():
+    _, compiled = both(zero_grad_last, sgd, compile=functools.partial(lazy_runtime.compile, trace_after=2))
+    large, small = torch.ones(6, 4, device="xla"), torch.ones(3, 4, device="xla")
+    for x in (large, small, large, small):
+        compiled.step(x)
+    assert not torch._dynamo.utils.counters["stats"]
+    compiled.step(large)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs == 1
+    compiled.step(large)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_steps_of_ever_other_shapes_are_not_traced(monkeypatch):
+    monkeypatch.setattr(regions.traced, "_MOST_KINDS", 2)
+    step = Trained("xla", zero_grad_last).step
+    call = regions.traced.Traced(step, "step", trace_after=2)
+    for size in (2, 3, 4, 2, 3, 4, 2, 3, 4):
+        call(torch.ones(size, 4, device="xla"))
+        assert len(call._calls) <= 2
+    assert not torch._dynamo.utils.counters["stats"]
+
+
+def test_a_step_that_is_never_traced():
+    _, compiled = both(zero_grad_last, sgd, compile=functools.partial(lazy_runtime.compile, trace_after=None))
+    for x in batches(4):
+        compiled.step(x.to("xla"))
+    assert records(compiled)
+    assert not torch._dynamo.utils.counters["stats"]
+
+
+def test_the_first_steps_are_recorded_by_default():
+    _, compiled = both(zero_grad_last, sgd, compile=lazy_runtime.compile)
+    for x in batches(4):
+        compiled.step(x.to("xla"))
+    assert records(compiled)
+    with pytest.raises(ValueError, match="trace_after must be at least 0, got -1"):
+        lazy_runtime.compile(compiled.step, trace_after=-1)
 
 
 # ---- what is traced
@@ -91,7 +153,7 @@ def test_methods_and_functions_with_defaults():
             return loss
 
     eager, compiled = Trainer("cpu"), Trainer("xla")
-    eager.step, compiled.step = eager.train, lazy_runtime.compile(compiled.train)
+    eager.step, compiled.step = eager.train, traced(compiled.train)
     run(eager, compiled)
     assert is_traced()
     for trained in (eager, compiled):
@@ -106,7 +168,7 @@ def test_methods_and_functions_with_defaults():
 
 def test_what_a_region_promises():
     trained = Trained("xla", zero_grad_last)
-    step = lazy_runtime.compile(trained.step, full_graph=True, max_different_graphs=3, name="mine")
+    step = traced(trained.step, full_graph=True, max_different_graphs=3, name="mine")
     for size in (5, 5, 4, 5, 4):  # the first makes the momentum
         step(torch.randn(size, 4).to("xla"))
     with pytest.raises(RuntimeError, match="mine has given 4 different graphs and may give 3"):
@@ -116,7 +178,7 @@ def test_what_a_region_promises():
 
 def test_compile_options():
     trained = Trained("xla", zero_grad_last)
-    step = lazy_runtime.compile(trained.step, custom_compile_options={"xla_nothing": 1})
+    step = traced(trained.step, custom_compile_options={"xla_nothing": 1})
     with pytest.raises(ValueError, match="XLA refuses 'xla_nothing'"):
         step(batches(1)[0].to("xla"))
 
@@ -536,7 +598,7 @@ def test_without_gradients_nothing_is_decided():
 
 def test_an_evaluation_is_recorded():
     model = nn.Linear(4, 2).to("xla")
-    evaluate = lazy_runtime.compile(lambda x: model(x).relu())
+    evaluate = traced(lambda x: model(x).relu())
     x = batches(1)[0]
     for _ in range(3):
         torch.testing.assert_close(evaluate(x.to("xla")).cpu(), model.cpu()(x).relu())
@@ -562,7 +624,7 @@ def test_the_reason_is_logged(monkeypatch):
     lines: list[tuple[str, str]] = []
     monkeypatch.setattr(output, "log", lambda artifact, line: lines.append((artifact, line)))
     compiled = Trained("xla", step)
-    lazy_runtime.compile(compiled.step, name="mine")(batches(1)[0].to("xla"))
+    traced(compiled.step, name="mine")(batches(1)[0].to("xla"))
     ((artifact, line),) = lines
     assert artifact == "xla_recompiles"
     assert re.fullmatch(r"mine is recorded at each call: Failed .* `print`.* in step", line)

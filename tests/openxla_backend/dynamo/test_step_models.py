@@ -91,7 +91,7 @@ def test_one_execution_per_step(name, optimizer, form):
     if form == "step":
         step = torch.compile(step, backend="openxla")
     elif form == "lazy":
-        step = lazy_runtime.compile(step)
+        step = lazy_runtime.compile(step, trace_after=0)
     inputs = [tensor.to("xla") for tensor in models.example(name, *SIZES)]
     losses: list[float] = []
     for number in range(STEPS):

@@ -57,7 +57,7 @@ class Trainer:
         if form == "step":
             self.step = torch.compile(self.step, backend="openxla")
         elif form == "lazy":
-            self.step = lazy_runtime.compile(self.step)
+            self.step = lazy_runtime.compile(self.step, trace_after=0)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad()

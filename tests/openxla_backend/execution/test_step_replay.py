@@ -62,7 +62,10 @@ OPTIMIZERS = {
     # a tensor on the CPU, which comes with each call
     "adamw, learning rate in a tensor": functools.partial(torch.optim.AdamW, lr=torch.tensor(0.01)),
 }
-FORMS = {"compiled": functools.partial(torch.compile, backend="openxla"), "region": lazy_runtime.compile}
+FORMS = {
+    "compiled": functools.partial(torch.compile, backend="openxla"),
+    "region": functools.partial(lazy_runtime.compile, trace_after=0),
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -238,7 +241,7 @@ def test_an_evaluation_knows_the_new_parameters():
 
 def test_a_region_counts_its_graphs(recorded):
     trained = Trained("xla", zero_grad_last)
-    call = lazy_runtime.compile(trained.step, max_different_graphs=2)
+    call = lazy_runtime.compile(trained.step, max_different_graphs=2, trace_after=0)
     for x in batches(SETTLING + 2):
         call(x.to("xla"))
     assert recorded
