@@ -29,6 +29,7 @@ from ..compat.tracing import ELEMENTWISE_TYPE_PROMOTION_KIND as Promotion
 from ..compat.tracing import corresponding_complex_dtype, elementwise_dtypes, get_computation_dtype
 from ..ir import dtypes
 from ..ir.graph import Call
+from ..ir.spec import contiguous_strides
 from ..lowering import layout
 from .elementwise.casting import convert
 
@@ -259,9 +260,12 @@ def pointwise(
 
 
 def checked_dtypes(name: str) -> Callable[..., Any] | None:
-    """For `infer`: an elementwise operator on meta tensors, and then its CPU kernel on one element of each operand.
+    """For `infer`: an elementwise operator's CPU kernel on one element of each operand, and then the operator on meta
+    tensors.
 
-    Most of what torch says of dtypes and numbers that an operator does not take is said by the kernel.
+    Most of what torch says of dtypes and numbers that an operator does not take is said by the kernel. Where all
+    operands are alike it has said all there is to know; many meta kernels are torch's references in Python, the first
+    of which imports Dynamo: a second of a program's first result.
     """
     target = overload(name)
     if target is None:
@@ -273,12 +277,27 @@ def checked_dtypes(name: str) -> Callable[..., Any] | None:
         return x
 
     def infer(*args: Any, **kwargs: Any) -> Any:
-        result = target(*args, **kwargs)
-        target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
-        return result
+        element = target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
+        shape = _shape_of_all([*args, *kwargs.values()])
+        if shape is None or not isinstance(element, torch.Tensor):
+            return target(*args, **kwargs)
+        return torch.empty(shape, dtype=element.dtype, device="meta")
 
     infer.asks_kernel = True  # type: ignore[attr-defined]
     return infer
+
+
+def _shape_of_all(args: Sequence[Any]) -> tuple[int, ...] | None:
+    """The shape of the tensors among the arguments, if they are meta tensors of one shape and row-major: then the
+    result of an elementwise operator is as well. None if not.
+    """
+    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    shape = tuple(tensors[0].shape) if tensors else None
+    if shape is None:
+        return None
+    dense = contiguous_strides(shape)
+    alike = all(x.is_meta and tuple(x.shape) == shape and x.stride() == dense for x in tensors)
+    return shape if alike else None
 
 
 def _computation_dtype(call: Call, promotion: Promotion, args: Sequence[Any]) -> torch.dtype:

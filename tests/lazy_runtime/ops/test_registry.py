@@ -152,3 +152,37 @@ def test_the_computation_dtype_that_a_lowering_sees(monkeypatch):
     assert run(aten.sub.Tensor, half, whole).dtype == torch.bfloat16
     assert torch.equal(run(aten.div.Tensor, whole, whole.int() * 2), torch.tensor([0.5, 0.5]))
     assert seen == [("float32", "float32"), ("float32", "float32")]
+
+
+@pytest.mark.parametrize(
+    "operands",
+    [
+        [(2, 3), (2, 3)],
+        [(2, 1, 3), (2, 1, 3)],
+        [(0, 3), (0, 3)],
+        [(), ()],
+        [(2, 3), (3,)],
+        [(2, 3), ()],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_permuted", [False, True])
+def test_what_an_elementwise_operator_gives(operands, is_permuted):
+    """Where its operands are alike it is told by one element, and elsewhere by torch's meta kernel."""
+    tensors = [torch.ones(shape, dtype=dtype) for shape, dtype in zip(operands, (torch.int8, torch.half), strict=True)]
+    if is_permuted:
+        tensors = [x.mT.contiguous().mT if x.ndim > 1 else x for x in tensors]
+    for function in (torch.add, torch.eq, torch.true_divide):
+        expected = function(*tensors)
+        found = function(*(x.to("xla") for x in tensors))
+        assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
+
+
+def test_the_first_operators_do_not_import_dynamo(fresh_process):
+    """That takes half a second of a program's first result."""
+    fresh_process("""
+        import sys, torch
+        x = torch.ones(3, device="xla")
+        assert (torch.relu(x + x) * 2).sum().item() == 12
+        assert "torch._dynamo" not in sys.modules
+    """)
