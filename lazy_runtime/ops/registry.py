@@ -276,10 +276,17 @@ def checked_dtypes(name: str) -> Callable[..., Any] | None:
             return torch.ones((1,) * min(x.ndim, 1), dtype=x.dtype, device="cpu")
         return x
 
+    def of_one_element(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
+
     def infer(*args: Any, **kwargs: Any) -> Any:
-        element = target(*map(one, args), **{name: one(x) for name, x in kwargs.items()})
         shape = _shape_of_all([*args, *kwargs.values()])
-        if shape is None or not isinstance(element, torch.Tensor):
+        if shape is None:
+            result = target(*args, **kwargs)  # first: torch speaks of shapes that do not fit before it does of dtypes
+            of_one_element(args, kwargs)
+            return result
+        element = of_one_element(args, kwargs)
+        if not isinstance(element, torch.Tensor):
             return target(*args, **kwargs)
         return torch.empty(shape, dtype=element.dtype, device="meta")
 
