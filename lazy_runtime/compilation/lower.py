@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..ir import dtypes, lowering_context
 from ..ir.graph import Call, Graph, Nested
 from ..ir.spec import TensorSpec
-from ..lowering import checks, extrema, layout
+from ..lowering import checks, extrema, layout, write_chains
 from .donation_ordering import DonationOrdering
 from .plan import CompilePlan
 
@@ -122,6 +122,7 @@ def evaluate(
     slots: list[Any] = []
     ordering: DonationOrdering | None = collector.ordering
     searched = extrema.searched(graph)
+    ends_chain = write_chains.ends(graph)
     next_operand = next_float = next_int = 0
     for number, call in enumerate(graph.calls):
         collector.call = number if number_of is None else number_of(number)
@@ -150,6 +151,8 @@ def evaluate(
             if not _gives_nothing(call):
                 raise LoweringError(call, f"{type(error).__name__}: {error}") from error
             results = _nothing(call)
+        if number in ends_chain:
+            results = [extrema.fixed(result) for result in results]
         _check(call, results)
         if ordering is not None:
             ordering.made(number, results)

@@ -116,7 +116,7 @@ def test_an_error_names_the_call(relu, function, problem):
 def test_a_wrong_number_of_outputs(monkeypatch):
     monkeypatch.delitem(registry.table, aten.max.dim)
     registry.op("aten::max.dim")(lambda x, dim, keepdim=False: [x.max(dim)])
-    kept = torch.ones(2, 3, device="xla").max(1)
+    kept = torch.ones(7, 11, 2, device="xla").max(1)  # of a shape that no other test has compiled
     with pytest.raises(lower.LoweringError, match=r"aten::max.dim.*the lowering gave 1 outputs instead of 2"):
         lazy_runtime.sync()
     del kept
