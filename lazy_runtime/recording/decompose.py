@@ -23,7 +23,7 @@ from ..compat.torch import (
 from ..compat.torch import is_functional_tensor as _is_functional
 from ..compat.tracing import decomposition_table, prims
 from ..tensor.xla_tensor import XLATensor, to_functional, unwrap
-from . import autocast, foreach
+from . import autocast, foreach, library_operators
 
 _FUNCTIONALIZE = DispatchKey.Functionalize
 
@@ -88,6 +88,7 @@ def resolve(func: OpOverload) -> Callable[[OpOverload, tuple, dict[str, Any]], A
     composite = _is_composite(func)
     decomposition: Callable[..., Any] | None = func.decompose if composite else decomposition_table.get(func)
     run = _functionalized
+    decomposition = decomposition or library_operators.decomposition(func)
     if decomposition is None and func.namespace == "torch_nn":  # torch's own in Python: a body of aten's operators
         decomposition = functools.partial(kernel_call_of(func), DispatchKey.CompositeExplicitAutograd)
     if decomposition is None and func.has_kernel_for_dispatch_key(DispatchKey.XLA):  # a user's own for xla

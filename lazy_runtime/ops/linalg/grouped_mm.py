@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from ...lowering import aten_bridge, precision
+from ...lowering.layout import Transposed, logical
 from ..registry import op, overload
 
 #: The kernels want each row to begin at a multiple of so many bytes.
@@ -42,16 +43,17 @@ def _on_cpu(x: torch.Tensor) -> torch.Tensor:
     return made if x.is_floating_point() else made.zero_()
 
 
-@op("aten::_grouped_mm", infer=_infer)
+@op("aten::_grouped_mm", infer=_infer, transposed=True)
 def grouped_mm(x, y, offs=None, bias=None, out_dtype=None, *, input_spec, out):
     """Row m of the result is that of its group where `x` has two dimensions, column n where `y` has two; if both have,
     there is a result for each group. What belongs to no group, torch leaves as it was in memory; here it is 0.
     """
     dtype = out.struct().dtype
+    if offs is not None and input_spec.device.platform == "cpu" and aten_bridge.available():
+        return _by_aten(x, y, offs, dtype)
+    x, y = logical(x), logical(y)
     if offs is None:
         return jnp.matmul(x, y, precision=precision.of(x.dtype), preferred_element_type=dtype)
-    if input_spec.device.platform == "cpu" and aten_bridge.available():
-        return _by_aten(x, y, offs, dtype)
     return _by_xla(x, y, offs, dtype)
 
 
@@ -61,9 +63,9 @@ def grouped_mm(x, y, offs=None, bias=None, out_dtype=None, *, input_spec, out):
 def _by_aten(x, y, offs, dtype):
     rows, columns = x.shape[-2], y.shape[-1]
     groups = (offs.shape[0],) if x.ndim == y.ndim else ()
-    x, y = (_padded(each, each.ndim - 1, _aligned(each.shape[-1], each.dtype.itemsize)) for each in (x, y))
+    x, y = _with_aligned_rows(x), _with_aligned_rows(y)
     if x.ndim + y.ndim > 4 and x.shape[-1] != y.shape[-2]:
-        y = _padded(y, y.ndim - 2, x.shape[-1])
+        y = _padded(logical(y), y.ndim - 2, x.shape[-1])
     like = jax.ShapeDtypeStruct((*groups, rows, y.shape[-1]), dtype)
     (made,) = aten_bridge.call("aten::_grouped_mm", [x, y, offs.astype(jnp.int32), None, None], [like])
     made = made[..., :columns]
@@ -71,6 +73,15 @@ def _by_aten(x, y, offs, dtype):
         return made
     position = jnp.arange(rows)[:, None] if x.ndim == 2 else jnp.arange(columns)
     return jnp.where(position < offs[-1], made, 0)
+
+
+def _with_aligned_rows(x):
+    """`x` as the kernel takes it. A transposed one, as the weights of experts are, stays so where it needs no zeros."""
+    rows, columns = x.shape[-2:]
+    unit = x.dtype.itemsize
+    if isinstance(x, Transposed) and rows == _aligned(rows, unit) and columns == _aligned(columns, unit):
+        return x
+    return _padded(logical(x), x.ndim - 1, _aligned(columns, unit))
 
 
 def _padded(x, dim: int, size: int):
