@@ -54,7 +54,8 @@ test-install:
 	.ci/install $(PYTHON)
 
 test-ops: setup
-	$(BIN)/python -m tests.operators run $(OPS); status=$$?; $(BIN)/python -m tests.operators report && exit $$status
+	$(BIN)/python -m tests.operators run $(OPS); status=$$?; \
+	  $(if $(OPS),,$(BIN)/python -m tests.operators report &&) exit $$status
 
 test-models: setup
 	$(BIN)/python -m pytest -m long tests/openxla_backend/dynamo/test_step_models.py $(TESTS)
