@@ -8,8 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from . import compare_command, environment, models, report, run
-from .measurements import coldstart, compiletime, eager, generate, hosttime, longsequence, memory, steptime
-from .options import add_choices, add_names, check_choices, check_inputs, positive
+from .measurements import (
+    coldstart,
+    compiletime,
+    eager,
+    generate,
+    growth,
+    growth_axes,
+    growth_plot,
+    growth_point,
+    hosttime,
+    longsequence,
+    memory,
+    steptime,
+)
+from .options import add_choices, add_names, at_least, check_choices, check_inputs, positive
 from .regression import gate_command
 from .worker import Request
 
@@ -49,6 +62,9 @@ _TABLES: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "compiletime": lambda options: [compiletime.table(options.repeat, options.models)],
     "eager": lambda options: (eager.table(model, *eager.rates(model, options.steps)) for model in options.models),
     "generate": lambda options: [generate.table(options.modes, options.weights, options.batches, options.repeat)],
+    "growth": lambda options: growth.tables(
+        options.axes, options.modes, options.quick, options.limit, options.repeat, options.output, options.plot
+    ),
     "hosttime": lambda options: hosttime.tables(options.models, options.repeat),
     "longsequence": lambda options: [longsequence.table(options.modes, options.dtypes)],
     "memory": lambda options: [memory.table()],
@@ -161,6 +177,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_names(tokens, "--modes", "mode", generate.MODES)
     add_names(tokens, "--weights", "dtype", generate.WEIGHTS, "float32,bfloat16")
+
+    growing = commands.add_parser("growth", help="how cost grows with work: exponents of power laws")
+    add_names(growing, "--axes", "axis", growth_axes.AXES)
+    add_names(growing, "--modes", "mode", growth_point.MODES)
+    growing.add_argument("--quick", action="store_true", help="a few small sizes, to try the command")
+    growing.add_argument(
+        "--limit",
+        type=at_least(0.1),
+        default=60.0,
+        metavar="SECONDS",
+        help="of a process: larger points of its axis and mode are then skipped (default 60)",
+    )
+    growing.add_argument(
+        "--repeat", type=positive, default=1, metavar="N", help="processes of a point, the least counts (default 1)"
+    )
+    growing.add_argument("--output", type=Path, metavar="FILE", help="write every row here, as JSON lines")
+    growing.add_argument(
+        "--plot", type=growth_plot.svg, metavar="FILE.svg", help="draw the lines here (needs matplotlib)"
+    )
     commands.add_parser("memory", help="device memory of a training step, beside one that was written in jax by hand")
     host = commands.add_parser("hosttime", help="time until a call of a model returns, and to record an operator")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
