@@ -1,5 +1,5 @@
 # make setup    the virtual environment, with everything that the rest needs
-# make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it; WORKERS=3)
+# make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it; WORKERS=2)
 # make test-install  installs the package into a fresh environment as its users do, and uses it there: three minutes
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
 # make test-models  a training step of each of the ten models is one program: most of an hour
@@ -33,8 +33,7 @@ NATIVE := $(wildcard lazy_runtime/native/*.cpp lazy_runtime/native/*.h) lazy_run
 BENCH ?=
 COMPARE ?=
 TESTS ?=
-# more than a machine of two processors has: tests of ranks and of processes wait
-WORKERS ?= 3
+WORKERS ?= 2
 OPS ?=
 VARIANTS ?=
 VERSIONS ?=

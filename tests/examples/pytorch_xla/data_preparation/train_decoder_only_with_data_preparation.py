@@ -33,8 +33,7 @@ class TrainWithDataPreparation(TrainDecoderOnlyBase):
       if step % 10 == 0:
         xm.add_step_closure(
             self._train_update, args=(step, loss, tracker, epoch))
-    steps, _, _ = met.metric_data('RunCachedGraphOutputData')
-    print(f'traced steps: {steps}, compiles: {met.counter_value("UncachedCompile")}')
+    print(f'compiles: {met.counter_value("UncachedCompile")}')
 
 
 if __name__ == '__main__':
