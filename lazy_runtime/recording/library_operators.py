@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..compat.torch import OpOverload
+from ..ops.linalg.grouped_mm import ALIGNMENT
 
 _grouped_mm: Any = torch.ops.aten._grouped_mm.default
 
@@ -22,11 +23,11 @@ def decomposition(func: OpOverload) -> Callable[..., Any] | None:
 
 
 def _can_be_grouped(*tensors: torch.Tensor) -> bool:
-    """Whether torch's grouped product takes them: rows or columns lie dense, and begin at multiples of 16 bytes."""
+    """Whether torch's grouped product takes them: rows or columns lie dense, and begin where it wants them."""
     return all(
         x.is_floating_point()
         and 1 in x.stride()[-2:]
-        and all(stride == 1 or stride * x.itemsize % 16 == 0 for stride in x.stride())
+        and all(stride == 1 or stride * x.itemsize % ALIGNMENT == 0 for stride in x.stride())
         for x in tensors
     )
 

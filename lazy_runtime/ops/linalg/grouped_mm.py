@@ -18,7 +18,7 @@ from ...lowering.layout import Transposed, logical
 from ..registry import op, overload
 
 #: The kernels want each row to begin at a multiple of so many bytes.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 
 
 def _infer(x: torch.Tensor, y: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> torch.Tensor:
@@ -34,7 +34,7 @@ def _infer(x: torch.Tensor, y: torch.Tensor, offs: Any = None, bias: Any = None,
 
 def _aligned(size: int, itemsize: int) -> int:
     """How many elements a row of `size` takes."""
-    unit = _ALIGNMENT // itemsize
+    unit = ALIGNMENT // itemsize
     return -(-size // unit) * unit
 
 
