@@ -26,6 +26,7 @@ from .graph import auto_functionalized, control_flow, fx, origin  # noqa: F401  
 Run = Callable[[list[Any]], list[Any]]
 
 _living: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+_living_lock = threading.Lock()  # a set that grows cannot be read by another thread
 
 
 def reset() -> None:
@@ -34,7 +35,9 @@ def reset() -> None:
     Dynamo itself keeps many a graph alive, under a global name of the user's module. A graph that is called all the
     same, as a backward pass of before the reset, is compiled again.
     """
-    for graph in list(_living):
+    with _living_lock:
+        graphs = list(_living)
+    for graph in graphs:
         graph.forget_programs()
 
 
@@ -79,7 +82,8 @@ class CompiledGraph:
         self._sized = [i for i, example in enumerate(examples) if _is_symbolic(example)]
         self._programs: dict[tuple, Run] = {}
         self._lock = threading.Lock()
-        _living.add(self)
+        with _living_lock:
+            _living.add(self)
 
     def forget_programs(self) -> None:
         """Lets go of all programs that it was compiled to."""

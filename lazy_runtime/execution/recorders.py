@@ -6,7 +6,6 @@ A program is found again if its graph is the same. Cut wherever another thread h
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 
@@ -18,7 +17,8 @@ from ..platform.xla_devices import Device
 several = False
 
 _known: set[int] = set()
-_stepping: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_stepping: frozenset[threading.Thread] = frozenset()  # replaced and never changed: others read it meanwhile
+_lock = threading.Lock()
 _first = 0
 
 
@@ -41,7 +41,11 @@ def mark(node: Node) -> None:
 
 def note_step() -> None:
     """Takes note of the calling thread as one that ends steps of its own."""
-    _stepping.add(threading.current_thread())
+    global _stepping
+    thread = threading.current_thread()
+    if thread not in _stepping:
+        with _lock:
+            _stepping = frozenset([each for each in _stepping if each.is_alive()]) | {thread}
 
 
 def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False) -> list[Node]:
@@ -60,7 +64,7 @@ def take(device: Device, wanted: Iterable[Value] | None, ends_step: bool = False
     if several and (ends_step or wanted is not None):
         others = living = _living()
         if ends_step:  # a thread that has ended may have left its number to another one
-            others = living & {thread.ident for thread in tuple(_stepping) if thread.is_alive()}
+            others = living & {thread.ident for thread in _stepping if thread.is_alive()}
         others = others - {get_ident()}
     if others and not any(node.call.collective for node in pending):
         mine = _mine(pending, wanted or (), _owners(pending, others, living))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -134,6 +135,31 @@ def test_threads_that_sync_have_steps_of_their_own(other, recording):
         assert end(x) == expected[0]
         assert other(lambda: end(u)) == expected[1]  # noqa: B023
     assert metrics.value("UncachedCompile") == 3  # of two numbers that fill a tensor, and of the step
+
+
+def test_others_may_begin_with_steps_at_any_moment(other):
+    x = made(1)
+    other(lambda: made(2))
+    done = threading.Event()
+
+    def begin():
+        lazy_runtime.sync()
+        done.wait(timeout=60)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=begin) for _ in range(200)]
+        starter = threading.Thread(target=lambda: [thread.start() for thread in threads])
+        starter.start()
+        while starter.is_alive():
+            x += 1
+            lazy_runtime.sync()
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_thread_that_has_ended_leaves_its_graph_to_others(recording):
