@@ -15,7 +15,7 @@
 #                download, some minutes each (VERSIONS="--torch 2.14.1 --python 3.12")
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
 # make compare  ... in all tests and modes, inductor's best among them, kept in benchmarks/results/: hours   (COMPARE=...)
-# make gate     three small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
+# make gate     six small models against an earlier commit, as CI does: whether they became slower   (GATE=REV)
 # make check    formatting, lint and types alone
 # make clean    removes the environment and what was built
 #
@@ -38,7 +38,7 @@ OPS ?=
 VARIANTS ?=
 VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
-GATE ?= ac5917e
+GATE ?= 6c3bdc8
 
 .PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
   sanitize versions bench compare gate check clean

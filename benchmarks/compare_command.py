@@ -96,7 +96,7 @@ def kept(machine: dict[str, Any], folder: Path = RESULTS) -> Path:
 
 
 def _complete(options: argparse.Namespace) -> bool:
-    chosen, everything = (options.models, options.modes, options.test), (models.MODELS, FLOAT32, TESTS)
+    chosen, everything = (options.models, options.modes, options.test), (models.COMPARED, FLOAT32, TESTS)
     return options.image_size == models.IMAGE_SIZE and all(map(_same, chosen, everything))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -13,11 +14,7 @@ import jax
 import torch
 
 import lazy_runtime
-
-try:
-    from lazy_runtime.tensor.xla_tensor import values_of
-except ModuleNotFoundError:  # in an earlier commit, which the gate measures with this code
-    from lazy_runtime.tensor import values_of  # pyright: ignore[reportAttributeAccessIssue]
+from lazy_runtime.tensor.xla_tensor import values_of
 
 
 class Mode(NamedTuple):
@@ -164,7 +161,11 @@ class Program:
         """The model as it is called."""
         if self.mode.whole_step:
             raise ValueError("this mode compiles the function of a whole step: it has no other")
-        return compiled(self.model, self.mode)
+        compile_parts = getattr(self.model, "compile_parts", None)
+        if compile_parts is None:
+            return compiled(self.model, self.mode)
+        compile_parts(functools.partial(compiled, mode=self.mode))
+        return self.model
 
     def run(self) -> None:
         """One run, from the call to the completion of all its results."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..models import IMAGE_SIZE, MODELS
+from ..models import COMPARED, IMAGE_SIZE
 from .precision import ROLES, DeviceRequest, roles
 
 #: Small and important ones, which come first in all tests.
@@ -104,7 +104,7 @@ class Settings(NamedTuple):
 def on_gpu(minutes: float, output: Path) -> Settings:
     """All models on a GPU."""
     workers = max(1, min(8, (os.cpu_count() or 1) // 2))
-    return Settings(dry=False, minutes=minutes, output=output, models=list(MODELS), workers=workers)
+    return Settings(dry=False, minutes=minutes, output=output, models=list(COMPARED), workers=workers)
 
 
 def dry(minutes: float, output: Path) -> Settings:

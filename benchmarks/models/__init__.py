@@ -1,9 +1,10 @@
-"""The models that are timed, in two sets: `published`, the ten of PyTorch/XLA's tables, and `today`."""
+"""The models that are timed: the sets `published`, the ten of PyTorch/XLA's tables, and `today`, and `decoding`."""
 
 from __future__ import annotations
 
 import torch
 
+from .decoding import DECODING
 from .model import Model, Tensors
 from .published import PUBLISHED
 from .today import TODAY
@@ -13,7 +14,10 @@ IMAGE_SIZE = 224
 #: The sets, by their names.
 SETS: dict[str, dict[str, Model]] = {"published": PUBLISHED, "today": TODAY}
 
-MODELS: dict[str, Model] = {**PUBLISHED, **TODAY}
+#: Those of both sets, which stand in the tables.
+COMPARED: dict[str, Model] = {**PUBLISHED, **TODAY}
+
+MODELS: dict[str, Model] = {**COMPARED, **DECODING}
 
 
 def build(name: str, seed: int = 0) -> torch.nn.Module:

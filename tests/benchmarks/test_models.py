@@ -9,10 +9,11 @@ TODAY = ("llama", "mixtral", "t5_encoder", "whisper_encoder", "unet", "recommend
 
 def test_the_sets():
     assert {name: len(found) for name, found in models.SETS.items()} == {"published": 10, "today": 10}
-    assert len(models.MODELS) == 20
+    assert len(models.COMPARED) == 20
+    assert models.MODELS.keys() - models.COMPARED.keys() == {"decoding"}
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer", "BERT_pytorch", *TODAY])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer", "BERT_pytorch", *TODAY, "decoding"])
 def test_model_takes_its_example(name):
     model = models.build(name).eval()
     with torch.no_grad():
@@ -40,3 +41,26 @@ def test_without_dropout_two_training_runs_agree(name):
     inputs = models.example(name, 1, 64)
     with torch.no_grad():
         assert torch.equal(model(*inputs), model(*inputs))
+
+
+def test_decoding_is_a_call_for_each_token():
+    model = models.build("decoding").eval()
+    called = []
+
+    def compile_(function):
+        def call(tokens, **options):
+            called.append(tuple(tokens.shape))
+            return function(tokens, **options)
+
+        return call
+
+    model.compile_parts(compile_)
+    (prompt,) = models.example("decoding")
+    with torch.no_grad():
+        scores, again = model(prompt), model(prompt)
+        whole = model.model(torch.cat([prompt, scores[:, :-1].argmax(-1)], dim=1)).logits
+    assert called == 2 * [(1, 32), *[(1, 1)] * 16]
+    torch.testing.assert_close(scores, whole[:, 31:])
+    torch.testing.assert_close(again, scores)
+    with pytest.raises(ValueError, match="decoding generates text, which has no gradient"):
+        model.train()(prompt)

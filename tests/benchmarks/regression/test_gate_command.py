@@ -78,8 +78,9 @@ def test_what_looks_like_a_fall_is_measured_again(tmp_path, monkeypatch, capsys,
 
     monkeypatch.setattr(against, "measure_both", measure_both)
     monkeypatch.setattr(checkout, "checkout", lambda revision: contextlib.nullcontext(checked_out))
-    assert main(["gate", "--against", "HEAD", "--allow-geomean", "0.5"]) == status
-    assert measured[:2] == [(False, ["squeezenet1_1", "resnet18", "mobilenet_v2"]), (True, ["resnet18"])]
+    models = ["squeezenet1_1", "resnet18", "mobilenet_v2"]
+    assert main(["gate", "--against", "HEAD", "--allow-geomean", "0.5", "--models", ",".join(models)]) == status
+    assert measured[:2] == [(False, models), (True, ["resnet18"])]
     printed = capsys.readouterr().out
     assert verdict in printed
     assert (
