@@ -21,7 +21,7 @@ def test_threads_on_one_device(mode, compiles):
     )
 
 
-def test_threads_on_several_devices(fresh_process):
+def test_threads_on_several_devices(forked_process):
     """Of one process, since devices are made at its start."""
     code = """
     from tests.lazy_runtime import threads
@@ -29,7 +29,7 @@ def test_threads_on_several_devices(fresh_process):
     for mode in ("lazy", "eager"):
         print(mode, threads.run(mode, 2, seed=7, devices=4, steps=60, compiles=False))
     """
-    assert len(fresh_process(code, CPU_NUM_DEVICES="4").splitlines()) == 2
+    assert len(forked_process(code, CPU_NUM_DEVICES="4").splitlines()) == 2
 
 
 @pytest.mark.long

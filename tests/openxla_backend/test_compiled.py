@@ -108,8 +108,8 @@ def test_threads(device):
     assert_same([actual[number] for number in range(len(inputs))], expected)
 
 
-def test_several_devices(fresh_process):
-    fresh_process(
+def test_several_devices(forked_process):
+    forked_process(
         """
         import torch
         import lazy_runtime

@@ -23,6 +23,6 @@ def test_steps_in_bfloat16_round_as_eagers_do(mode):
     assert verify.check("step", results[mode], verify.Reference(results["eager"]), autocast=True).passed
 
 
-def test_other_commands_do_not_have_these_modes(fresh_process):
+def test_other_commands_do_not_have_these_modes(forked_process):
     code = "import benchmarks.gpu.session; from benchmarks.modes import MODES; print('cpu_graphs' in MODES)"
-    assert fresh_process(code).strip() == "False"
+    assert forked_process(code).strip() == "False"

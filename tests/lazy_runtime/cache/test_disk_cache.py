@@ -299,18 +299,18 @@ TRAINING = """
 """
 
 
-def second_process(fresh_process, path="", readonly=False, **environment):
+def second_process(forked_process, path="", readonly=False, **environment):
     code = TRAINING.format(path=str(path), readonly=readonly, names=COUNTERS)
-    return ast.literal_eval(fresh_process(code, **environment))
+    return ast.literal_eval(forked_process(code, **environment))
 
 
-def test_a_second_process_compiles_nothing(fresh_process, tmp_path):
+def test_a_second_process_compiles_nothing(forked_process, tmp_path):
     environment = {"XLA_PERSISTENT_CACHE_PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
-    first, (hits, misses, _, compiles), where = second_process(fresh_process, **environment)
+    first, (hits, misses, _, compiles), where = second_process(forked_process, **environment)
     assert where == str(tmp_path / "lazy_runtime" / "xla")
     assert hits == 0
     assert misses == compiles > 0
-    second, (hits, misses, _, compiles), _ = second_process(fresh_process, path=where, readonly=True, **environment)
+    second, (hits, misses, _, compiles), _ = second_process(forked_process, path=where, readonly=True, **environment)
     assert (misses, compiles) == (0, 0)
     assert hits > 0
     assert second == first

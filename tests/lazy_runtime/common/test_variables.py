@@ -72,8 +72,8 @@ def test_the_older_name_of_the_debug_level(monkeypatch):
     assert config.debug_level() == 1
 
 
-def test_an_illegal_value_stops_the_first_use_of_xla(fresh_process):
-    fresh_process(
+def test_an_illegal_value_stops_the_first_use_of_xla(forked_process):
+    forked_process(
         """
         import torch
         try:
@@ -98,9 +98,9 @@ def test_an_illegal_value_stops_the_first_use_of_xla(fresh_process):
     )
 
 
-def test_narrow_dtypes_are_chosen_by_the_first_tensor(fresh_process):
+def test_narrow_dtypes_are_chosen_by_the_first_tensor(forked_process):
     """Lightning asks for a device, and sets XLA_USE_BF16 afterwards."""
-    fresh_process(
+    forked_process(
         """
         import os
         import torch, lazy_runtime
@@ -260,18 +260,18 @@ _EFFECTS = {
 
 
 @pytest.mark.parametrize("names", _EFFECTS)
-def test_effect(fresh_process, names):
+def test_effect(forked_process, names):
     code = "\n".join(line.removeprefix(" " * 8) for line in _EFFECTS[names].splitlines())
-    fresh_process(_PRELUDE + code, **dict.fromkeys(names.split(), "1"), **NO_CACHE)
+    forked_process(_PRELUDE + code, **dict.fromkeys(names.split(), "1"), **NO_CACHE)
 
 
-def test_number_of_devices_and_platform(fresh_process):
+def test_number_of_devices_and_platform(forked_process):
     code = "import lazy_runtime; assert lazy_runtime.device_count() == 3; print(lazy_runtime.real_devices())"
-    found = fresh_process(code, CPU_NUM_DEVICES="3", PJRT_DEVICE="CPU")
+    found = forked_process(code, CPU_NUM_DEVICES="3", PJRT_DEVICE="CPU")
     assert found == "['CPU:0', 'CPU:1', 'CPU:2']\n"
 
 
-def test_graphs_are_saved_as_they_are_executed(fresh_process, tmp_path):
+def test_graphs_are_saved_as_they_are_executed(forked_process, tmp_path):
     path = tmp_path / "graphs.txt"
     code = """
 y = torch.rand(4).to("xla").cos()
@@ -279,14 +279,14 @@ lazy_runtime.sync()
 z = y.sin()
 lazy_runtime.sync()
 """
-    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), XLA_SAVE_TENSORS_FMT="dot", **NO_CACHE)
+    forked_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), XLA_SAVE_TENSORS_FMT="dot", **NO_CACHE)
     text = path.read_text()
     assert text.count("[ScheduleSyncTensorsGraph]") == text.count("digraph G {") == 2
     assert text.index("aten::cos") < text.index("aten::sin")
     assert "<module> (<string>:" in text
 
 
-def test_graphs_of_a_rank_have_a_file_of_their_own(fresh_process, tmp_path):
+def test_graphs_of_a_rank_have_a_file_of_their_own(forked_process, tmp_path):
     code = """
 import types
 from lazy_runtime.debug import graph_saver
@@ -294,7 +294,7 @@ from lazy_runtime.processes.process_job import Place
 graph_saver.process_job = types.SimpleNamespace(process_place=lambda: Place(1, 2, 1, 2))
 torch.rand(4).to("xla").cos().cpu()
 """
-    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(tmp_path / "graphs.txt"), **NO_CACHE)
+    forked_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(tmp_path / "graphs.txt"), **NO_CACHE)
     (path,) = tmp_path.iterdir()
     assert path.name == "graphs.txt.1"
     assert "aten::cos" in path.read_text()
@@ -342,7 +342,7 @@ def test_graphs_from_dynamo_are_printed(monkeypatch, capsys):
     assert "= aten::cos(%-1) : float32[4]" in text
 
 
-def test_forms_of_saved_graphs(fresh_process, tmp_path):
+def test_forms_of_saved_graphs(forked_process, tmp_path):
     """The form is read for each graph."""
     path = tmp_path / "graphs.txt"
     code = """
@@ -353,14 +353,14 @@ for form in ("", "hlo", "stablehlo"):
     os.environ["XLA_SAVE_TENSORS_FMT"] = form
     lazy_runtime.compile(step)(x)
 """
-    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
+    forked_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
     text, hlo, stablehlo = path.read_text().split("Graph Name: step\nTensorsGraphInfo:\n")[1:]
     assert "%1 = f32[4]{0} aten::cos(%0), ROOT=0" in text
     assert "HloModule jit_step" in hlo
     assert "stablehlo.cosine" in stablehlo
 
 
-def test_graphs_of_compiled_functions_are_saved(fresh_process, tmp_path):
+def test_graphs_of_compiled_functions_are_saved(forked_process, tmp_path):
     path = tmp_path / "graphs.txt"
     code = """
 step = torch.compile(lambda x, y: (x.cos() + y, torch.rand_like(x)), backend="openxla")
@@ -368,13 +368,13 @@ x = torch.rand(4)
 step(x.to("xla"), 2 * x.to("xla"))
 step(x.to("xla"), x.to("xla"))
 """
-    fresh_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
+    forked_process(_PRELUDE + code, XLA_SAVE_TENSORS_FILE=str(path), **NO_CACHE)
     text = path.read_text()
     assert text.count("aten::cos(%") == 2
     assert "aten::rand" in text or "aten::uniform" in text
 
 
-def test_hlo_names_the_lines_of_a_compiled_training_step(fresh_process, tmp_path):
+def test_hlo_names_the_lines_of_a_compiled_training_step(forked_process, tmp_path):
     (tmp_path / "train.py").write_text("def model(x, w):\n    return (x @ w).tanh()\n")
     code = f"""
 os.chdir({str(tmp_path)!r})
@@ -396,7 +396,7 @@ for name in (
 ):
     assert name in text, name
 """
-    fresh_process(_PRELUDE + code, XLA_HLO_DEBUG="1", **NO_CACHE)
+    forked_process(_PRELUDE + code, XLA_HLO_DEBUG="1", **NO_CACHE)
 
 
 _LOOP = """
@@ -414,9 +414,9 @@ print((loss + 1).item())
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_debug_level(fresh_process, tmp_path, level):
+def test_debug_level(forked_process, tmp_path, level):
     path = tmp_path / "report.txt"
-    fresh_process(_PRELUDE + _LOOP, PT_XLA_DEBUG_LEVEL=str(level), PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
+    forked_process(_PRELUDE + _LOOP, PT_XLA_DEBUG_LEVEL=str(level), PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
     lines = path.read_text().splitlines()
     assert all(line.startswith("pt-xla-profiler: ") for line in lines)
     lines = [line.removeprefix("pt-xla-profiler: ") for line in lines]
@@ -441,7 +441,7 @@ def test_debug_level(fresh_process, tmp_path, level):
     assert sum(line.startswith("unplanned sync at <string>:") for line in lines) == 2
 
 
-def test_executions_of_compiled_functions_are_reported(fresh_process, tmp_path):
+def test_executions_of_compiled_functions_are_reported(forked_process, tmp_path):
     path = tmp_path / "report.txt"
     code = """
 compiled = torch.compile(torch.cos, backend="openxla")
@@ -449,14 +449,14 @@ for x in (torch.rand(4), torch.rand(4).to("xla")):
     compiled(x)
     compiled(x)
 """
-    fresh_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
+    forked_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
     text = path.read_text().replace("pt-xla-profiler: ", "")
     assert text.count("Compilation Cause\n  dynamo is compiling a FX graph to HLO\n") == 2
     assert text.count("Execution Cause\n  dynamo is executing a compiled program\n") == 4
     assert "<string>" in text
 
 
-def test_what_happens_too_often_is_said_at_exit(fresh_process, tmp_path):
+def test_what_happens_too_often_is_said_at_exit(forked_process, tmp_path):
     path = tmp_path / "report.txt"
     code = """
 x = torch.rand(4).to("xla")
@@ -465,7 +465,7 @@ for _ in range(12):
     x.sum().item()
     lazy_runtime.sync()
 """
-    fresh_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
+    forked_process(_PRELUDE + code, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE=str(path), **NO_CACHE)
     last = path.read_text().splitlines()[-1]
     assert last == "pt-xla-profiler: TransferFromDeviceTime too frequent: 12 counts during 12 steps"
 

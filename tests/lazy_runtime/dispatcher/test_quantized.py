@@ -101,8 +101,8 @@ def test_moves(move: Callable[[torch.Tensor], object]):
     assert torch.equal(quantized().dequantize().to("xla").cpu(), quantized().dequantize())
 
 
-def test_a_move_before_any_use_of_xla(fresh_process):
-    fresh_process(
+def test_a_move_before_any_use_of_xla(forked_process):
+    forked_process(
         """
         import warnings
         import torch

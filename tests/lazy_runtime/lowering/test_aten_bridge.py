@@ -396,7 +396,7 @@ def test_programs_of_several_threads_at_once(whose_thread):
             assert torch.equal(found, expected)
 
 
-def test_a_program_that_runs_on_while_the_process_ends(fresh_process):
+def test_a_program_that_runs_on_while_the_process_ends(forked_process):
     """What a handler uses is there until the end. Freed memory is filled, and the end drawn out, so that it shows.
 
     The program has two calls, since XLA runs one with less to do in the thread that starts it.
@@ -431,7 +431,7 @@ def test_a_program_that_runs_on_while_the_process_ends(fresh_process):
         threading.Thread(target=run, daemon=True).start()
         time.sleep(0.5)
     """
-    fresh_process(code, MALLOC_PERTURB_="165")
+    forked_process(code, MALLOC_PERTURB_="165")
 
 
 def test_workers_are_released_and_come_back():
@@ -443,7 +443,7 @@ def test_workers_are_released_and_come_back():
     aten_bridge.release_workers()
 
 
-def test_numbers_do_not_depend_on_the_locale(fresh_process, tmp_path):
+def test_numbers_do_not_depend_on_the_locale(forked_process, tmp_path):
     """A parser that follows the locale reads 0x1.8p-1 as 0 or as 1 where the decimal point is a comma."""
     code = f"""
         import locale
@@ -470,4 +470,4 @@ def test_numbers_do_not_depend_on_the_locale(fresh_process, tmp_path):
             for ours, theirs in zip(torch.compile(f, backend="openxla")(q, k, v, image, weight), expected):
                 torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     """
-    fresh_process(code, **comma_locale.write(tmp_path))
+    forked_process(code, **comma_locale.write(tmp_path))

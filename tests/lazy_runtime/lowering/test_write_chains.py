@@ -69,9 +69,9 @@ def test_values(compiled):
     close(there.grad, x.grad)
 
 
-def test_a_thousand_do_not_overflow_the_compilers_stack(fresh_process):
+def test_a_thousand_do_not_overflow_the_compilers_stack(forked_process):
     """The process died of it."""
-    fresh_process("""
+    forked_process("""
         import torch
         x, y = torch.zeros(16384), torch.zeros(16384, device="xla")
         for z in (x, y):

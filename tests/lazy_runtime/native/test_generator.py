@@ -118,8 +118,8 @@ def test_operators_on_the_cpu_refuse_it(wrong: Any):
         wrong(torch.Generator("xla"))
 
 
-def test_before_the_device_is_used(fresh_process):
-    out = fresh_process("""
+def test_before_the_device_is_used(forked_process):
+    out = forked_process("""
         import torch
         generator = torch.Generator("xla").manual_seed(3)
         assert not torch.xla.is_initialized()

@@ -178,9 +178,9 @@ def test_what_an_elementwise_operator_gives(operands, is_permuted):
         assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
 
 
-def test_the_first_operators_do_not_import_dynamo(fresh_process):
+def test_the_first_operators_do_not_import_dynamo(forked_process):
     """That takes half a second of a program's first result."""
-    fresh_process("""
+    forked_process("""
         import sys, torch
         x = torch.ones(3, device="xla")
         assert (torch.relu(x + x) * 2).sum().item() == 12

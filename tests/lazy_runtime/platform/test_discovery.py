@@ -17,8 +17,8 @@ def test_once_xla_is_used_its_devices_count(monkeypatch):
         assert discovery.kind_and_count() == ("CPU", 7)
 
 
-def test_the_question_is_no_use_of_xla(fresh_process):
-    printed = fresh_process(
+def test_the_question_is_no_use_of_xla(forked_process):
+    printed = forked_process(
         """
         from lazy_runtime.platform import discovery, xla_devices
         from lazy_runtime.torch_xla import runtime as xr

@@ -14,7 +14,7 @@ def test_each_process_of_a_job_is_a_replica(ranks):
     assert [tuple(place) for place in ranks(2)(replicas.place)] == [(0, 2, 0, 2), (1, 2, 1, 2)]
 
 
-def test_the_environment_says_the_place_unless_all_devices_are_one_replica(fresh_process):
+def test_the_environment_says_the_place_unless_all_devices_are_one_replica(forked_process):
     code = """
         from lazy_runtime.platform import replicas, xla_devices
 
@@ -24,4 +24,4 @@ def test_the_environment_says_the_place_unless_all_devices_are_one_replica(fresh
     """
     job = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    assert fresh_process(code, **job, **address).splitlines() == ["5 8 1 4", "0 1 0 1"]
+    assert forked_process(code, **job, **address).splitlines() == ["5 8 1 4", "0 1 0 1"]

@@ -23,8 +23,8 @@ def test_a_count_that_is_no_number(monkeypatch):
         config.cpu_devices()
 
 
-def test_two_devices(fresh_process):
-    fresh_process(
+def test_two_devices(forked_process):
+    forked_process(
         """
         import threading
         import torch, lazy_runtime
@@ -108,8 +108,8 @@ def test_two_devices(fresh_process):
     )
 
 
-def test_the_number_of_devices_holds_for_a_program_that_begins_on_plain_tensors(fresh_process):
-    fresh_process(
+def test_the_number_of_devices_holds_for_a_program_that_begins_on_plain_tensors(forked_process):
+    forked_process(
         """
         import torch
         import lazy_runtime
@@ -143,9 +143,9 @@ def test_an_installed_torch_xla_owns_the_device(fresh_process, tmp_path):
     )
 
 
-def test_a_process_may_end_while_its_programs_run(fresh_process):
+def test_a_process_may_end_while_its_programs_run(forked_process):
     """Torch's kernels in them would otherwise run on in libraries that have been taken down."""
-    fresh_process(
+    forked_process(
         """
         import torch
         import lazy_runtime
@@ -159,8 +159,8 @@ def test_a_process_may_end_while_its_programs_run(fresh_process):
     )
 
 
-def test_a_forked_child_waits_for_nothing(fresh_process):
-    fresh_process(
+def test_a_forked_child_waits_for_nothing(forked_process):
+    forked_process(
         """
         import os, sys, warnings
         import torch

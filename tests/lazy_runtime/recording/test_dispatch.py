@@ -139,8 +139,8 @@ def test_compiled_in_inference_mode():
         assert torch.equal(row.cpu(), expected_row)
 
 
-def test_first_use_in_inference_mode_and_after_a_cpu_backward(fresh_process):
-    fresh_process(
+def test_first_use_in_inference_mode_and_after_a_cpu_backward(forked_process):
+    forked_process(
         """
         import threading
         import torch

@@ -28,8 +28,8 @@ def test_devices_and_replicas():
         xr.use_spmd(auto=True)
 
 
-def test_the_platform_is_chosen_before_the_first_use(fresh_process):
-    printed = fresh_process(
+def test_the_platform_is_chosen_before_the_first_use(forked_process):
+    printed = forked_process(
         """
         from lazy_runtime.torch_xla import runtime as xr
         import lazy_runtime
@@ -68,8 +68,8 @@ def test_initialize_cache(monkeypatch):
     assert given == [("/somewhere", True)]
 
 
-def test_the_kind_of_the_devices_is_known_before_xla_is_used(fresh_process):
-    printed = fresh_process(
+def test_the_kind_of_the_devices_is_known_before_xla_is_used(forked_process):
+    printed = forked_process(
         """
         import os
         from lazy_runtime.platform import xla_devices

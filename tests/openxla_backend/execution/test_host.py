@@ -121,9 +121,9 @@ def test_channels_last_activations_are_not_copied(imports):
     assert sum(tensor.data_ptr() != address for tensor, address in activations) <= 1  # the incoming gradient
 
 
-def test_a_process_may_end_while_xla_lets_go_of_a_tensor(fresh_process):
+def test_a_process_may_end_while_xla_lets_go_of_a_tensor(forked_process):
     """XLA's thread must not ask for the GIL then: Python ends such a thread, and C++ the process."""
-    fresh_process("""
+    forked_process("""
         import sys
         import time
         import jax

@@ -8,8 +8,8 @@ import torch
 from lazy_runtime.torch_xla import _XLAC
 
 
-def test_devices_become_one_and_shardings_come_off(fresh_process):
-    printed = fresh_process(
+def test_devices_become_one_and_shardings_come_off(forked_process):
+    printed = forked_process(
         """
         import torch
         import lazy_runtime

@@ -11,8 +11,8 @@ import pytest
 from lazy_runtime.torch_xla._internal import jax_workarounds
 
 
-def test_jaxs_devices_are_xlas(fresh_process):
-    printed = fresh_process(
+def test_jaxs_devices_are_xlas(forked_process):
+    printed = forked_process(
         """
         import jax
         from lazy_runtime.platform import xla_devices
@@ -58,8 +58,8 @@ def test_a_wrapper_is_called_what_the_function_is():
         twice()
 
 
-def test_the_guard_brings_the_devices_up(fresh_process):
-    printed = fresh_process(
+def test_the_guard_brings_the_devices_up(forked_process):
+    printed = forked_process(
         """
         from lazy_runtime.platform import xla_devices
         from lazy_runtime.torch_xla._internal.jax_workarounds import jax_import_guard

@@ -47,8 +47,8 @@ def test_spawn():
         pjrt.spawn(print, nprocs=2)
 
 
-def test_threads(fresh_process):
-    printed = fresh_process(
+def test_threads(forked_process):
+    printed = forked_process(
         """
         import threading
         import torch

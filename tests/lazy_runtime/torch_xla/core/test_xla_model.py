@@ -220,8 +220,8 @@ def test_what_shares_memory_shares_it_in_the_file(tmp_path):
     assert type(found["layer"]) is torch.nn.Parameter
 
 
-def test_set_replication_chooses_the_device(fresh_process):
-    fresh_process(
+def test_set_replication_chooses_the_device(forked_process):
+    forked_process(
         """
         import torch
         import lazy_runtime

@@ -185,7 +185,7 @@ def test_no_process_for_each_tpu_chip(monkeypatch):
     ("variables", "message"),
     [({"RANK": "two"}, "the environment variable RANK is 'two'"), ({"RANK": "2"}, "RANK=2 and WORLD_SIZE=2")],
 )
-def test_an_environment_that_makes_no_sense(fresh_process, variables, message):
+def test_an_environment_that_makes_no_sense(forked_process, variables, message):
     code = """
         import lazy_runtime
         try:
@@ -197,4 +197,4 @@ def test_an_environment_that_makes_no_sense(fresh_process, variables, message):
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     whole = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port, **variables}
-    assert message in fresh_process(code, **whole)
+    assert message in forked_process(code, **whole)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def test_a_group_begins_by_its_older_name(fresh_process):
-    printed = fresh_process(
+def test_a_group_begins_by_its_older_name(forked_process):
+    printed = forked_process(
         """
         import torch
         import torch.distributed as dist

@@ -1,5 +1,5 @@
-def test_a_method_in_a_process_of_its_own(fresh_process):
-    printed = fresh_process(
+def test_a_method_in_a_process_of_its_own(forked_process):
+    printed = forked_process(
         """
         import unittest
         from lazy_runtime.torch_xla.test import test_utils as xtu

@@ -58,8 +58,8 @@ def test_axes_of_the_grid(shape, positions, expected):
     assert grid.axes(made, positions) == expected
 
 
-def test_the_first_mesh_may_have_any_order(fresh_process):
-    fresh_process(
+def test_the_first_mesh_may_have_any_order(forked_process):
+    forked_process(
         """
         import pytest, torch
         from lazy_runtime.torch_xla import _XLAC, runtime as xr

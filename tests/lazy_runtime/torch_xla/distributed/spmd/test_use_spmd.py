@@ -38,8 +38,8 @@ LATE = """
 """
 
 
-def test_after_the_first_tensors(fresh_process):
-    fresh_process(LATE, CPU_NUM_DEVICES="4")
+def test_after_the_first_tensors(forked_process):
+    forked_process(LATE, CPU_NUM_DEVICES="4")
 
 
 KEPT = """
@@ -65,7 +65,7 @@ KEPT = """
 """
 
 
-def test_programs_are_kept_for_their_shardings(fresh_process, tmp_path):
+def test_programs_are_kept_for_their_shardings(forked_process, tmp_path):
     settings = {"CPU_NUM_DEVICES": "4", "XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
-    assert fresh_process(KEPT, **settings).split() == ["3", "0"]
-    assert fresh_process(KEPT, **settings).split() == ["0", "3"]
+    assert forked_process(KEPT, **settings).split() == ["3", "0"]
+    assert forked_process(KEPT, **settings).split() == ["0", "3"]
