@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -26,8 +27,16 @@ def call(function: Callable[..., Any], *arguments: Any, environment: Mapping[str
     command = [sys.executable, "-m", __name__, function.__module__, function.__qualname__, json.dumps(arguments)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{function.__qualname__}{arguments} failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{function.__qualname__}{arguments} failed: {_said(done)}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """What a process that failed said, and at the end the signal that ended it, of which it says nothing itself."""
+    said = done.stderr[-2000:]
+    if done.returncode < 0:
+        return f"{said}\nits process died of {signal.Signals(-done.returncode).name}".lstrip()
+    return said or f"its process ended with status {done.returncode} and no message"
 
 
 if __name__ == "__main__":

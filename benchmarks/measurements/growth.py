@@ -36,14 +36,7 @@ def rows(axes: Sequence[str], modes: Sequence[str], is_quick: bool, limit_s: flo
                 exceeded[axis, mode] = size
                 yield Row(axis, size, mode, None, f"exceeded {limit_s:g} s {error}")
             except RuntimeError as error:
-                yield Row(axis, size, mode, None, f"failed: {_last_line(error)}")
-
-
-def _last_line(error: RuntimeError) -> str:
-    """What a process that failed said last."""
-    line = str(error).strip().splitlines()[-1]
-    # `fresh.call` has nothing after its own words where a signal ended the process
-    return "its process died without a message" if line.endswith(" failed:") else line
+                yield Row(axis, size, mode, None, f"failed: {str(error).strip().splitlines()[-1]}")
 
 
 def _sizes(axis: str, is_quick: bool) -> Sequence[int]:

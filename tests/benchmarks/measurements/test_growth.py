@@ -26,11 +26,6 @@ def test_from_the_command_to_the_table(tmp_path, capsys):
     assert [record["size"] for record in records[1:]] == [5, 10, 20]
 
 
-def test_a_process_that_a_signal_ended_said_nothing():
-    assert growth._last_line(RuntimeError("here('depth', 6) failed: ")) == "its process died without a message"
-    assert growth._last_line(RuntimeError("here('depth', 6) failed: Traceback\nValueError: no\n")) == "ValueError: no"
-
-
 def test_larger_sizes_than_one_beyond_the_limit_are_skipped(monkeypatch):
     def measured(axis: str, size: int, mode: str, limit_s: float) -> Point:
         if mode == "openxla" and size == 300:
