@@ -17,7 +17,7 @@ from ...ir import dtypes
 from ...lowering.layout import logical
 from ..registry import op, overload
 from . import bfloat16_upcast, matmul_aten, skinny_matmul
-from .matmul_kernels import linear_product, matmul
+from .matmul_kernels import MATMUL, linear_product, matmul
 from .matmul_problem import MatmulProblem
 from .matmul_xla import product
 
@@ -75,11 +75,17 @@ def _wide(x) -> Any:
 def _wide_product(x, y, platform: str):
     """x @ y in the dtype that it is added up in."""
     wide = _wide(x)
-    if x.dtype == jnp.bfloat16 and skinny_matmul.accepts(MatmulProblem.of(x, y, platform)):
+    if x.dtype == jnp.bfloat16 and _is_skinny(x, y, platform):
         return skinny_matmul.product(x, y, platform, wide)
     if bfloat16_upcast.is_wanted(platform, x.dtype) and _is_atens(x, y, platform):
         x, y = bfloat16_upcast.widened(x), bfloat16_upcast.widened(y)
     return matmul(x, y, platform) if x.dtype == wide else product(x, y, wide)
+
+
+def _is_skinny(x, y, platform: str) -> bool:
+    """Whether the kernel that gives what it has added up, not rounded yet, is the product's."""
+    problem = MatmulProblem.of(x, y, platform)
+    return bool(skinny_matmul.accepts(problem)) and MATMUL.choose(problem) is skinny_matmul.KERNEL
 
 
 def _is_atens(x, y, platform: str) -> bool:

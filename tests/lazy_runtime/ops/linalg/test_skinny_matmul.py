@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lazy_runtime import debug
 from lazy_runtime.debug import graphs
 from lazy_runtime.ops.linalg import skinny_matmul
 from tests import native_part
@@ -100,6 +101,7 @@ def test_a_layer_of_bfloat16_rounds_once(bias):
         found = layer.bfloat16().to("xla")(x.to("xla"))
         assert graphs.stablehlo([found]).count("lazy_runtime_kernels::skinny_matmul") == 1
     torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-8, atol=1e-5)
+    assert [each.choice.kernel for each in debug.kernels() if each.choice.kind == "matrix product"][-1] == "skinny"
 
 
 @pytest.mark.parametrize(("rows", "calls"), [(1, 1), (8, 1), (64, 0)])
