@@ -101,7 +101,7 @@ def _request(model: str, tests: Sequence[str], options: argparse.Namespace) -> R
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuses arguments that do not go together."""
-    check_choices(parser, options.modes, options.test)
+    check_choices(parser, options.modes, options.test, options.models)
     if options.command == "run" and options.loop > 1 and "step" not in options.test:
         parser.error("--loop is a number of training steps: it needs --test step")
     check_inputs(parser, options.models, options.batch_size, options.image_size)

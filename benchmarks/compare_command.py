@@ -62,6 +62,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         parser.error(f"none of the modes {', '.join(options.modes)} can be run here")
     output = options.output or (kept(environment.collect()["machine"]) if _complete(options) else None)
     more["gemm_gflops"] = round(roofline.peak_gflops(), 1)
+    more["read_gbytes"] = round(roofline.bandwidth() / 1e9, 1)
     records = run.run(requests(options, modes), output, more)
     text = report.tables(records)
     if output is not None:

@@ -31,6 +31,7 @@ class Mode(NamedTuple):
         elsewhere: it runs in a process of another environment, where torch_xla is installed.
         autocast: to bfloat16.
         graphs: Inductor replays CUDA graphs.
+        by_hand: it runs what `in_jax` has, which is not every model.
     """
 
     device: str = "cpu"
@@ -43,6 +44,7 @@ class Mode(NamedTuple):
     elsewhere: bool = False
     autocast: bool = False
     graphs: bool = False
+    by_hand: bool = False
 
 
 #: Without whole steps, in which bfloat16's rounding would be all that there is to see.
@@ -56,6 +58,7 @@ MODES: dict[str, Mode] = {
     "openvino": Mode(backend="openvino", needs="openvino", tests=["inference"]),
     "torch_xla": Mode(device="elsewhere", backend="openxla", elsewhere=True),
     "torch_xla_lazy": Mode(device="elsewhere", elsewhere=True),
+    "jax": Mode(device="jax", by_hand=True, tests=["inference", "training"]),
     "lazy": Mode(device="xla"),
     "openxla": Mode(device="xla", backend="openxla"),
     "openxla_step": Mode(device="xla", backend="openxla", whole_step=True, tests=["step"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Sequence
 
-from . import models
+from . import in_jax, models
 from .modes import MODES, TESTS, available
 
 
@@ -71,8 +71,10 @@ def _model_names(text: str) -> list[str]:
     return list(dict.fromkeys(model for name in found for model in models.SETS.get(name, [name])))
 
 
-def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str]) -> None:
-    """Refuses modes and tests that do not go together: ends the process with a message."""
+def check_choices(
+    parser: argparse.ArgumentParser, modes: Sequence[str], tests: Sequence[str], names: Sequence[str]
+) -> None:
+    """Refuses modes, tests and models that do not go together: ends the process with a message."""
     missing = [mode for mode in modes if mode not in available(modes)]
     if missing:
         how = f"{MODES[missing[0]].needs} is not installed" if MODES[missing[0]].needs else "only `compare` has it"
@@ -81,6 +83,8 @@ def check_choices(parser: argparse.ArgumentParser, modes: Sequence[str], tests: 
         lacking = [test for test in tests if test not in MODES[mode].tests]
         if lacking and not MODES[mode].whole_step:
             parser.error(f"mode {mode} has no test {lacking[0]}: use --test {','.join(MODES[mode].tests)}")
+        if MODES[mode].by_hand and not in_jax.MODELS.keys() & set(names):
+            parser.error(f"mode {mode} has the models {', '.join(in_jax.MODELS)} alone: use --models")
     whole = [mode for mode in modes if MODES[mode].whole_step]
     others = [test for test in tests if test != "step"]
     if whole and others:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from . import models, standing
+from . import models, roofline, standing
 from .modes import MODES, TESTS
 from .training_step import SETTLING
 
@@ -24,7 +24,9 @@ def tables(records: Sequence[Record]) -> str:
     """All tables that the records have data for, as Markdown."""
     environments = [record for record in records if record["record"] == "environment"]
     parts = [machine(record) for record in environments]
-    peak = next((record["gemm_gflops"] for record in environments if "gemm_gflops" in record), None)
+    peaks = next(
+        ((each["gemm_gflops"], each.get("read_gbytes")) for each in environments if "gemm_gflops" in each), None
+    )
     for today, test, batch_size in itertools.product((False, True), TESTS, _batch_sizes(records)):
         rows = _rows(records, test, batch_size)
         rows = {model: modes for model, modes in rows.items() if (model in models.TODAY) is today}
@@ -32,8 +34,8 @@ def tables(records: Sequence[Record]) -> str:
             continue
         if any("median_ms" in row for modes in rows.values() for row in modes.values()):
             parts += [speedups(test, rows, subject) for subject in SUBJECTS]
-            parts.append(times(test, rows, peak))
-            parts.append(standing.table(test, batch_size, rows) if peak else "")
+            parts.append(times(test, rows, peaks))
+            parts.append(standing.table(test, batch_size, rows) if peaks else "")
             counted = _counted(test, rows)
             parts += [work(test, counted), host_times(test, counted)] if counted else []
             parts.append(first_calls(test, rows))
@@ -75,6 +77,8 @@ def machine(environment: Record) -> str:
     if "gemm_gflops" in environment:
         commit = environment.get("commit") or "unknown"
         sentence += f"; commit {commit}; matrix products at {environment['gemm_gflops']:.0f} GFLOP/s"
+        if "read_gbytes" in environment:
+            sentence += f", memory read at {environment['read_gbytes']:.1f} GB/s"
     if "torch_xla" in environment:
         theirs = ", ".join(f"{name} {version}" for name, version in environment["torch_xla"].items() if version)
         sentence += f"; the modes torch_xla and torch_xla_lazy with {theirs}"
@@ -101,12 +105,12 @@ def speedups(test: str, rows: Rows, subject: str) -> str:
     return _table(f"{_heading(test, rows)}: speedup of {subject}", headers, [*body, [*means, ""]])
 
 
-def times(test: str, rows: Rows, peak: float | None = None) -> str:
+def times(test: str, rows: Rows, peaks: tuple[float, float | None] | None = None) -> str:
     """Medians with their spread.
 
     Args:
-        peak: 10^9 operations a second of the machine's matrix products, for a column of what the model's operations
-            would take at that speed.
+        peaks: the machine's 10^9 operations a second in matrix products, and 10^9 bytes a second that it reads, if
+            that was measured, for a column of what the model would take at the better of both.
     """
 
     def cell(row: Record) -> str:
@@ -116,8 +120,8 @@ def times(test: str, rows: Rows, peak: float | None = None) -> str:
 
     title = f"{_heading(test, rows)}: milliseconds, median (interquartile range)"
     more = {"rounds": _rounds, "relative error at most": _bounds}
-    if peak:
-        more = {"roofline": lambda modes: _roofline(modes, peak), **more}
+    if peaks:
+        more = {"roofline": lambda modes: _roofline(test, modes, *peaks), **more}
     return _by_mode(title, rows, cell, more)
 
 
@@ -271,9 +275,12 @@ def _bounds(modes: dict[str, Record]) -> str:
     return ", ".join(f"{bound:.1e} {what}" for what, bound in _checks(modes).items())
 
 
-def _roofline(modes: dict[str, Record], peak: float) -> str:
-    """Milliseconds of the model's operations at the machine's peak."""
-    return next((f"{row['flops'] / peak / 1e6:.1f}" for row in modes.values() if "flops" in row), "-")
+def _roofline(test: str, modes: dict[str, Record], gflops: float, read_gbytes: float | None) -> str:
+    row = next((row for row in modes.values() if "flops" in row), None)
+    if row is None:
+        return "-"
+    weights = row.get("weight_bytes", 0)
+    return f"{roofline.milliseconds(test, row['flops'], weights, gflops=gflops, read_gbytes=read_gbytes):.1f}"
 
 
 def _rounds(modes: dict[str, Record]) -> str:

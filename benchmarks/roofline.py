@@ -1,4 +1,6 @@
-"""What the machine could do at best: a model's floating-point operations at the speed of a large matrix product."""
+"""What the machine could do at best: a model's floating-point operations at the speed of a large matrix product, or its
+weights at the speed of the memory, whichever takes longer.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,23 @@ import concurrent.futures
 import copy
 import multiprocessing
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from . import measure
+
 SIZE = 1024  # rows and columns of the product that is timed
 ROUNDS = 30
+
+#: The size of the array that is read to measure the memory's bandwidth, larger than the caches.
+READ_BYTES = 1 << 29
+
+#: How often each byte of the parameters is moved at least: `training` writes gradients as well, and a step reads and
+#: writes the parameters and their momentum. Activations come on top.
+PASSES = {"inference": 1, "training": 2, "step": 4}
 
 
 def flops(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
@@ -28,6 +40,26 @@ def flops(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
     return counter.get_total_flops() * (3 if model.training else 1)
 
 
+def weight_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the weights that each token reads: all but the embedding, of which it reads a row."""
+    embedding = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    return sum(_bytes(each) for each in model.parameters() if id(each) not in embedding)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:  # a quantised weight, which consists of others
+        names, _ = flatten()
+        return sum(_bytes(getattr(tensor, name)) for name in names)
+    return tensor.numel() * tensor.element_size()
+
+
+def bandwidth() -> float:
+    """Bytes that the machine's cores read in a second together, the fastest of some rounds."""
+    read = torch.zeros(READ_BYTES // 4)
+    return READ_BYTES / min(measure.seconds(read.sum) for _ in range(10))
+
+
 def peak_gflops() -> float:
     """10^9 floating-point operations a second in the fastest float32 product of 1024x1024 matrices by jax, measured in
     a process of its own.
@@ -40,10 +72,22 @@ def peak_gflops() -> float:
 def _peak_gflops() -> float:
     import jax
 
-    from . import measure
-
     product = jax.jit(jax.numpy.matmul)
     matrix = jax.random.normal(jax.random.key(0), (SIZE, SIZE), "float32")
     product(matrix, matrix).block_until_ready()
     fastest = min(measure.seconds(lambda: product(matrix, matrix).block_until_ready()) for _ in range(ROUNDS))
     return 2 * SIZE**3 / fastest / 1e9
+
+
+def milliseconds(
+    test: str, flops: float, weights: float = 0, *, gflops: float, read_gbytes: float | None = None
+) -> float:
+    """The least time of a test of a model.
+
+    Args:
+        flops: floating-point operations of the test.
+        weights: bytes of the weights.
+        gflops, read_gbytes: the machine's 10^9 operations and bytes a second.
+    """
+    products = flops / gflops / 1e6
+    return max(products, weights * PASSES[test] / read_gbytes / 1e6) if read_gbytes else products

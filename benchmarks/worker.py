@@ -21,7 +21,7 @@ import torch
 
 from lazy_runtime import real_devices
 
-from . import environment, measure, models, remote, roofline, verify
+from . import environment, in_jax, measure, models, remote, roofline, verify
 from .modes import MODES, Program, warm_up
 from .row import Row
 from .training_step import SETTLING, Step
@@ -74,12 +74,18 @@ class Request(NamedTuple):
 
     def modes_of(self, test: str) -> list[str]:
         """The modes that have something to run in a test."""
-        return [mode for mode in self.modes if test in MODES[mode].tests]
+        return [
+            mode
+            for mode in self.modes
+            if test in MODES[mode].tests and (not MODES[mode].by_hand or self.model in in_jax.MODELS)
+        ]
 
     def program(self, test: str, mode: str, model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Program:
         """What runs a model in a mode."""
         if MODES[mode].elsewhere:
             return remote.Program.alone(self.torch_xla or sys.executable, self._asdict(), test, mode)
+        if MODES[mode].by_hand:
+            return in_jax.JaxProgram(self.model, MODES[mode], model, inputs)
         if test == "step":
             return Step(MODES[mode], model, inputs, self.loop)
         return Program(MODES[mode], model, inputs)
@@ -189,6 +195,7 @@ def run_test(request: Request, test: str, deadline: float, tell: Callable[[str, 
         **request.name(test),
         "input_shape": list(inputs[0].shape),
         "flops": roofline.flops(model, inputs),
+        "weight_bytes": roofline.weight_bytes(model),
         "xla_device": real_devices()[0],
         "torch_threads": torch.get_num_threads(),
     }

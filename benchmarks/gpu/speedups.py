@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .. import roofline
 from .precision import OURS
 
 Record = dict[str, Any]
@@ -13,9 +14,6 @@ Modes = Mapping[str, Record]  # role → row
 
 #: What a user could take in place of this package.
 OTHERS = ("eager", "inductor", "graphs")
-
-#: How often each byte of the parameters is moved at least: in a step they and their momentum are read and written.
-PASSES_OVER_PARAMETERS = {"inference": 1, "step": 4}
 
 
 class Standing(NamedTuple):
@@ -95,9 +93,10 @@ def roofline_ms(row: Record, rates: Mapping[str, float], parameter_bytes: int | 
     """
     if "flops" not in row or row["precision"] not in rates:
         return None
-    products = row["flops"] / rates[row["precision"]] / 1e9
-    moved = (parameter_bytes or 0) * PASSES_OVER_PARAMETERS[row["test"]] / rates["copy"] / 1e6
-    return max(products, moved)
+    peak = 1e3 * rates[row["precision"]]
+    return roofline.milliseconds(
+        row["test"], row["flops"], parameter_bytes or 0, gflops=peak, read_gbytes=rates["copy"]
+    )
 
 
 def share(modes: Modes, rates: Mapping[str, float], parameter_bytes: int | None) -> float | None:

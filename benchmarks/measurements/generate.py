@@ -14,7 +14,7 @@ import torch
 from tabulate import tabulate
 from tqdm import tqdm
 
-from .. import measure
+from .. import measure, roofline
 from ..models.model import transformers
 from ..modes import warm_up
 
@@ -59,9 +59,6 @@ SIZES = {
 #: Tokens of the prompt, and tokens that are generated after the first.
 PROMPT, NEW = 128, 32
 
-#: The size of the array that is read to measure the memory's bandwidth, larger than the caches.
-READ_BYTES = 1 << 29
-
 
 def build(weights: str = "float32") -> Any:
     """The model with fresh weights.
@@ -79,20 +76,6 @@ def build(weights: str = "float32") -> Any:
         quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
         return model
     return model.to(getattr(torch, weights))
-
-
-def weight_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the weights that each token reads: all but the embedding, of which it reads a row."""
-    embedding = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    return sum(_bytes(each) for each in model.parameters() if id(each) not in embedding)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is not None:  # a quantised weight, which consists of others
-        names, _ = flatten()
-        return sum(_bytes(getattr(tensor, name)) for name in names)
-    return tensor.numel() * tensor.element_size()
 
 
 class Generation:
@@ -137,12 +120,6 @@ class Times(NamedTuple):
     token: float
 
 
-def bandwidth() -> float:
-    """Bytes that the machine's cores read in a second together, the fastest of some rounds."""
-    read = torch.zeros(READ_BYTES // 4)
-    return READ_BYTES / min(measure.seconds(read.sum) for _ in range(10))
-
-
 def times(names: Sequence[str], weights: str, batch: int, rounds: int) -> dict[str, Times]:
     """The times of these modes, which take turns.
 
@@ -173,9 +150,9 @@ def times(names: Sequence[str], weights: str, batch: int, rounds: int) -> dict[s
 
 def table(names: Sequence[str], kinds: Sequence[str], batches: Sequence[int], rounds: int) -> str:
     """Milliseconds to the first token, tokens per second and the share of the memory's bandwidth."""
-    most, body = bandwidth(), []
+    most, body = roofline.bandwidth(), []
     for kind in kinds:
-        size = weight_bytes(build(kind))
+        size = roofline.weight_bytes(build(kind))
         for batch in batches:
             found = times(names, kind, batch, rounds)
             others = [found[name].token for name in names if name in OTHERS]

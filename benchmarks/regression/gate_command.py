@@ -80,7 +80,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.against is not None and given != [None, None]:
         parser.error("--against REV measures both commits: it takes no --baseline and no --results")
     if options.against is not None:
-        check_choices(parser, options.modes, options.test)
+        check_choices(parser, options.modes, options.test, options.models)
         check_inputs(parser, options.models, options.batch_size, options.image_size)
     allowed = Allowed(options.allow.pop("", None), options.allow_geomean, options.allow)
     try:

@@ -29,7 +29,8 @@ def test_inference_comes_in_two_batch_sizes():
         ("vgg16", ["inference"], 1),
         ("vgg16", list(TESTS), None),
     ]
-    assert made[1].modes_of("inference") == [mode for mode in MODES if mode != "openxla_step"]
+    assert made[1].modes_of("inference") == [mode for mode in MODES if mode not in ("openxla_step", "jax")]
+    assert "jax" in made[1]._replace(model="llama").modes_of("inference")
     assert "inductor_freezing" not in made[1].modes_of("training")
     assert "openxla_step" in made[1].modes_of("step")
 
@@ -52,11 +53,12 @@ def test_results_are_kept_by_date_and_machine(tmp_path):
 
 def test_from_the_command_to_the_tables(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(roofline, "peak_gflops", lambda: 100.0)
+    monkeypatch.setattr(roofline, "bandwidth", lambda: 20e9)
     small = ["--models", "squeezenet1_1", "--image-size", "32", "--repeat", "3", "--test", "inference"]
     output = tmp_path / "new" / "results.jsonl"
     assert main(["compare", *small, "--modes", "eager,eager_channels_last,openxla", "--output", str(output)]) == 0
     printed = capfd.readouterr().out
-    assert "matrix products at 100 GFLOP/s" in printed
+    assert "matrix products at 100 GFLOP/s, memory read at 20.0 GB/s" in printed
     assert "### Inference, batch 1: milliseconds" in printed
     assert "| roofline |" in re.sub(r"\s+", " ", printed)
     assert "the fastest other" in printed

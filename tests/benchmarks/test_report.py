@@ -156,6 +156,10 @@ def test_a_comparison_has_a_roofline_and_its_geomeans():
         "the modes torch_xla and torch_xla_lazy with torch 2.9.1"
     )
     assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 5.0 | 1 | 1.0e-04 float32 outputs |" in lines
+    environment["read_gbytes"] = 10.0
+    text = report.tables([environment, *({**row, "flops": 10**9, "weight_bytes": 80 * 10**6} for row in ROWS)])
+    assert "; commit abc; matrix products at 200 GFLOP/s, memory read at 10.0 GB/s; " in text
+    assert "| resnet18 | 40.0 (2.0) | 20.0 (2.0) | 10.0 (2.0) | 8.0 | 1 | 1.0e-04 float32 outputs |" in _lines(text)
     assert "| lazy | 4.00 | 1.00, met | 2.00 (resnet18) | 0.97, met |" in lines
     assert "roofline" not in report.tables(ROWS)
     assert "asked for" not in report.tables(ROWS)

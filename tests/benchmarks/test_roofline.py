@@ -12,6 +12,14 @@ def test_operations_of_a_product_and_a_convolution():
     assert roofline.flops(grouped.train(), [torch.zeros(1, 8, 5, 5)]) == 3 * 2 * 8 * 9 * 3 * 3
 
 
+def test_what_takes_longer_is_the_bound():
+    speeds = {"gflops": 100.0, "read_gbytes": 10.0}
+    assert roofline.milliseconds("inference", 1e9, 10e6, **speeds) == pytest.approx(10)
+    assert roofline.milliseconds("inference", 1e9, 200e6, **speeds) == pytest.approx(20)
+    assert roofline.milliseconds("training", 3e9, 200e6, **speeds) == pytest.approx(40)
+    assert roofline.milliseconds("step", 3e9, 200e6, gflops=100.0) == pytest.approx(30)
+
+
 @pytest.mark.parametrize(("name", "gflops"), [("squeezenet1_1", 0.70), ("timm_vision_transformer", 9.2)])
 def test_models_have_the_operations_that_are_published(name, gflops):
     model = models.build(name).eval()
