@@ -31,13 +31,21 @@ def flops(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
     """Floating-point operations of the products and convolutions of one pass, backward included in train mode.
 
     The backward pass counts twice the forward one, a product each for the input's gradient and the weights': torch's
-    counter overlooks groups there, which makes twenty times of mobilenet_v2's. Nothing is computed.
+    counter overlooks groups there, which makes twenty times of mobilenet_v2's. Nothing is computed, unless the model
+    reads values: transformers' language models choose their masks so.
     """
-    shadow = copy.deepcopy(model).to("meta")
+    try:
+        counted = _counted(copy.deepcopy(model).to("meta"), [tensor.to("meta") for tensor in inputs])
+    except RuntimeError:
+        counted = _counted(copy.deepcopy(model), inputs)
+    return counted * (3 if model.training else 1)
+
+
+def _counted(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
     # the counter knows attention's fused kernels of CUDA, but not the CPU's: their parts are counted
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        shadow(*(tensor.to("meta") for tensor in inputs))
-    return counter.get_total_flops() * (3 if model.training else 1)
+        model(*inputs)
+    return counter.get_total_flops()
 
 
 def weight_bytes(model: torch.nn.Module) -> int:

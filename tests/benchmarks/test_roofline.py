@@ -20,6 +20,14 @@ def test_what_takes_longer_is_the_bound():
     assert roofline.milliseconds("step", 3e9, 200e6, gflops=100.0) == pytest.approx(30)
 
 
+@pytest.mark.parametrize("name", ["llama", "lstm"])
+def test_a_language_model_multiplies_each_token_by_each_weight(name):
+    model = models.build(name).train()
+    (tokens,) = models.example(name, 1)
+    products = 3 * 2 * tokens.numel() * roofline.weight_bytes(model) / 4
+    assert 0.99 * products < roofline.flops(model, [tokens]) < 1.2 * products  # no biases, and attention on top
+
+
 @pytest.mark.parametrize(("name", "gflops"), [("squeezenet1_1", 0.70), ("timm_vision_transformer", 9.2)])
 def test_models_have_the_operations_that_are_published(name, gflops):
     model = models.build(name).eval()
