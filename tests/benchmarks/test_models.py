@@ -35,7 +35,7 @@ def test_images_that_are_too_small():
         models.example("alexnet", image_size=32)
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "timm_vision_transformer", "swin_t", "efficientnet_b0"])
 def test_without_dropout_two_training_runs_agree(name):
     model = models.without_dropout(models.build(name)).train()
     inputs = models.example(name, 1, 64)
