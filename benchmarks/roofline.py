@@ -49,9 +49,10 @@ def _counted(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> int:
 
 
 def weight_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the weights that each token reads: all but the embedding, of which it reads a row."""
-    embedding = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    return sum(_bytes(each) for each in model.parameters() if id(each) not in embedding)
+    """Bytes of the weights that each run, or token, reads whole: all but the embeddings, of which it reads rows."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, kinds)}
+    return sum(_bytes(each) for each in model.parameters() if id(each) not in embeddings)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -20,6 +20,11 @@ def test_what_takes_longer_is_the_bound():
     assert roofline.milliseconds("step", 3e9, 200e6, gflops=100.0) == pytest.approx(30)
 
 
+def test_of_tables_rows_are_read():
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 5), torch.nn.Embedding(7, 3), torch.nn.EmbeddingBag(7, 3)])
+    assert roofline.weight_bytes(model) == 4 * (3 * 5 + 5)
+
+
 @pytest.mark.parametrize("name", ["llama", "lstm"])
 def test_a_language_model_multiplies_each_token_by_each_weight(name):
     model = models.build(name).train()
