@@ -59,7 +59,7 @@ def fresh_process() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def forked_process() -> Iterator[Callable[..., str]]:
-    """As `fresh_process`, in half the time, where it does not matter that torch has been imported without backends:
+    """As `fresh_process`, in six tenths of the time, where it does not matter that torch has been imported already:
     the snippet's process has imported nothing of this package, and no jax.
     """
     with ForkServer() as server:

@@ -1,4 +1,4 @@
-"""A process that has imported torch, and forks one for each snippet of code: two thirds of what a fresh process costs.
+"""A process that has imported torch, and forks one for each snippet of code: six tenths of a fresh one's time.
 
 As a script it serves jobs from its standard input, one JSON object a line, and answers each with its exit status.
 """
