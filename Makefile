@@ -25,7 +25,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-PIP := $(BIN)/python -m pip install --constraint requirements/constraints.txt
+# Python compiles a module at its first import: of ten thousand installed ones a tenth is ever imported. So no target
+# forbids it to keep what it compiled; every process would compile the package again.
+PIP := $(BIN)/python -m pip install --no-compile --constraint requirements/constraints.txt
+unexport PYTHONDONTWRITEBYTECODE
 
 RESULTS := benchmarks/results/latest.jsonl
 PACKAGES := lazy_runtime openxla_backend benchmarks
