@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from lazy_runtime.native import build
@@ -21,3 +23,38 @@ def test_a_compiler_that_fails_leaves_the_old_library(tmp_path):
     with pytest.raises(build.BuildError, match=r"broken.cpp did not compile"):
         build.compile_library(source, target, [], [], [])
     assert target.read_text() == "old"
+
+
+def test_precompiled_headers(monkeypatch, tmp_path):
+    """A source begins with them, and a compiler that cannot make them leaves nothing behind."""
+    monkeypatch.setattr(build, "HEADERS", ("cstdint", "vector"))
+    options = build.precompile(tmp_path, [])
+    assert (tmp_path / "torch_headers.h.gch").exists()
+    source, target = tmp_path / "uses.cpp", tmp_path / "uses.so"
+    source.write_text("std::vector<int64_t> numbers() { return {1}; }\n")
+    build.compile_library(source, target, [], [], [], options)
+    assert target.exists()
+    with pytest.raises(build.BuildError):
+        build.compile_library(source, target, [], [], [])
+
+    monkeypatch.setattr(build, "HEADERS", ("no_such_header",))
+    assert build.precompile(tmp_path, []) == []
+    assert not (tmp_path / "torch_headers.h.gch").exists()
+
+
+def test_headers_are_precompiled_where_most_libraries_wait_for_them(monkeypatch, tmp_path):
+    commands = []
+
+    def compiled(command, **given):
+        commands.append(command)
+        target = command[command.index("-o") + 1]
+        (tmp_path / target).write_text("")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(build.subprocess, "run", compiled)
+    for processors, uses in ((1, len(build.stems())), (64, 0)):
+        commands.clear()
+        monkeypatch.setattr(build.os, "cpu_count", lambda processors=processors: processors)
+        build.build(tmp_path)
+        assert sum("-shared" in command for command in commands) == len(build.stems())
+        assert sum("-include" in command for command in commands) == uses

@@ -30,6 +30,7 @@ def installed(tmp_path, monkeypatch):
     compiler, log = tmp_path / "compiler", tmp_path / "log"
     compiler.write_text(
         f"""#!/bin/sh
+        case "$*" in *c++-header*) exit 1; esac  # this compiler does not precompile headers
         while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
         stem=$(basename "$out" | cut -d- -f1)
         echo $stem >> {log}
