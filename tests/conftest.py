@@ -22,6 +22,12 @@ os.environ["XLA_PERSISTENT_CACHE_PATH"] = "0"
 # nothing but a seventh of the time.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1".strip()
 
+# As many processes as processors are busy, each with as many threads: one that waits must not spin.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
+# Tracing makes objects by the million, few of them in circles: by default the collector takes a twentieth of the time.
+gc.set_threshold(20_000, 20, 50)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def collect_own_garbage() -> Iterator[None]:
