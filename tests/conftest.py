@@ -29,16 +29,25 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 gc.set_threshold(20_000, 20, 50)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def collect_own_garbage() -> Iterator[None]:
-    """Takes what earlier files have left out of later collections.
+def _collect_own_garbage() -> None:
+    """Takes what is alive now out of later collections.
 
     Tests of memory collect often, and one full collection passes over every object of the process: without this, a
     third of the suite's time. What a file leaves behind alive is never collected afterwards; it is a process of tests.
     """
-    yield
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """The modules of torch, of jax and of the tests are a million objects."""
+    _collect_own_garbage()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collect_own_garbage() -> Iterator[None]:
+    yield
+    _collect_own_garbage()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from ..ir import dtypes, scalar_deduplication
 from ..ir.graph import Graph
 from ..lowering import aten_bridge, checks
 from ..ops import kernels
-from ..platform import host_memory
 from ..processes import collective_log, multihost_arrays, process_job, watchdog
 from . import capacity, fusion_emitters, lower, programs
 from .plan import CompilePlan
@@ -407,10 +405,11 @@ def count() -> int:
 
 
 def clear() -> None:
-    """Forgets every executable, and returns to the system what memory that frees. Compiled functions keep theirs."""
+    """Forgets every executable; the next collection frees their memory, since calls and lowerings refer to each other.
+
+    Compiled functions keep theirs.
+    """
     _executables.clear()
-    gc.collect()  # calls and their lowerings refer to each other
-    host_memory.release()
 
 
 #: To be called for each call that is interned.

@@ -32,6 +32,7 @@ def empty_afterwards():
     torch.compiler.reset()
     compiler.clear()
     gc.collect()
+    torch.xla.empty_cache()
 
 
 def test_there_are_forty_models():
