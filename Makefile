@@ -41,7 +41,7 @@ OPS ?=
 VARIANTS ?=
 VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
-GATE ?= 6c3bdc8
+GATE ?= 1fe5054
 
 .PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
   sanitize versions bench compare gate check clean
