@@ -46,6 +46,7 @@ __getattr__ = submodules(
     "debug",
     "distributed",
     "experimental",
+    "jax",
     "runtime",
     "test",
     "torch_xla",

@@ -31,6 +31,11 @@ PARTS = (
         "PyTorch/XLA's second backend of Dynamo is the first one by another name",
         "`torch_xla._dynamo.dynamo_backend2`",
     ),
+    Row(
+        "torch._dynamo:nonstrict_trace",
+        "a jax function is one call of Dynamo's graph",
+        "`lazy_runtime.jax.call` in compiled functions",
+    ),
 )
 
 GRAPHS = (
@@ -202,6 +207,7 @@ ROWS = needed_by(
             "lookup_backend",
             "method_attr_grad",
             "method_backward",
+            "nonstrict_trace",
             "read_optimizer_from_2_14",
             "read_optimizer_until_2_13",
             "registered_backends",
@@ -236,3 +242,12 @@ def note_step(optimizer: Any) -> None:
 def is_compiled(function: Any) -> bool:
     """Whether `torch.compile` has made the function, which has what it was made of as `_torchdynamo_orig_callable`."""
     return hasattr(function, "_torchdynamo_orig_callable")
+
+
+def mark_constant(function: Any) -> Any:
+    """The function, whose results are constants to Dynamo, by `_dynamo_marked_constant`.
+
+    `torch.compiler.assume_constant_result` does the same, and imports Dynamo.
+    """
+    function._dynamo_marked_constant = True
+    return function

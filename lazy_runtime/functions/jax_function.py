@@ -46,7 +46,7 @@ class _Keyed:
 
 
 def call(function: Function, tensors: Sequence[torch.Tensor], key: Hashable, name: str) -> list[torch.Tensor]:
-    """Records a jax function of xla tensors as one operator. Autograd does not see it.
+    """Records a jax function of xla or CPU tensors as one operator. Autograd does not see it.
 
     Args:
         function: traced by jax once for each look of the tensors.
@@ -55,7 +55,7 @@ def call(function: Function, tensors: Sequence[torch.Tensor], key: Hashable, nam
         name: in errors.
 
     Returns:
-        what the function gives, as xla tensors.
+        what the function gives, as tensors of their device.
 
     Raises:
         TypeError: the function gives something of a dtype that torch does not have.
@@ -90,56 +90,104 @@ def call_with_gradients(
 ) -> list[torch.Tensor]:
     """The same, with the gradients that `jax.vjp` gives. What it keeps for them is a result of the operator.
 
+    The gradient of a gradient computes the function again.
+
     Args:
         function, tensors, key, name: see `call`.
     """
+    return call_noting(function, tensors, key, name, {})[0]
+
+
+def call_noting(
+    function: Function, tensors: Sequence[torch.Tensor], key: Hashable, name: str, noted: dict[str, Any]
+) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """The same, for a function that notes what it learns while it is traced.
+
+    Args:
+        function, tensors, key, name: see `call`.
+        noted: where this function notes it.
+
+    Returns:
+        the results, and the notes of the function that was traced: this one, or an earlier one of the same key.
+    """
     wanted = tuple(each.requires_grad and _is_differentiable(each) for each in tensors)
     if not torch.is_grad_enabled() or not any(wanted):
-        return call(function, tensors, key, name)
-    return list(_WithGradients.apply(function, key, name, wanted, *tensors))  # type: ignore[arg-type]
+        return _call(_Keyed(function, key, name, noted), tensors)
+    told: list[dict[str, Any]] = []
+    made = _WithGradients.apply(_Keyed(function, key, name, noted), wanted, told, *tensors)  # type: ignore[arg-type]
+    return list(made), told[0]
 
 
 class _WithGradients(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: Function, key: Hashable, name: str, wanted: Any, *tensors: torch.Tensor) -> Any:
-        looks = _looks(tensors)
-        noted: dict[str, Any] = {}
+    def forward(ctx: Any, keyed: _Keyed, wanted: Any, told: list[dict[str, Any]], *tensors: torch.Tensor) -> Any:
+        function, key, noted = keyed.function, keyed.key, keyed.noted
 
         def with_residuals(*arrays: Any) -> Sequence[Any]:
-            def of_wanted(*some: Any) -> Any:
-                given = iter(some)
-                return list(function(*[next(given) if w else x for w, x in zip(wanted, arrays, strict=True)]))
-
-            results, pull = jax.vjp(of_wanted, *[x for w, x in zip(wanted, arrays, strict=True) if w])
-            kept, noted["structure"] = jax.tree.flatten(pull)
+            results, pull = jax.vjp(_of_wanted(function, wanted, arrays), *_only(wanted, arrays))
+            kept, noted["residuals"] = jax.tree.flatten(pull)
             noted["count"] = len(results)
             return [*results, *kept]
 
-        made, known = _call(_Keyed(with_residuals, ("forward", key, wanted), name, noted), tensors)
+        made, known = _call(_Keyed(with_residuals, ("forward", key, wanted), keyed.name, noted), tensors)
+        told.append(known)
         results, kept = made[: known["count"]], made[known["count"] :]
-        ctx.known, ctx.key, ctx.name, ctx.wanted = known, (key, wanted, looks), name, wanted
-        ctx.save_for_backward(*kept)
+        ctx.keyed, ctx.known, ctx.wanted, ctx.looks = keyed, known, wanted, _looks(tensors)
+        ctx.save_for_backward(*kept, *tensors)
         ctx.mark_non_differentiable(*[x for x in results if not _is_differentiable(x)])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        structure, count = ctx.known["structure"], ctx.known["count"]
+        keyed, structure, wanted = ctx.keyed, ctx.known["residuals"], ctx.wanted
         are_differentiable = [_is_differentiable(x) for x in gradients]
+        given = _only(are_differentiable, gradients)
+        kept, tensors = ctx.saved_tensors[: -len(wanted)], ctx.saved_tensors[-len(wanted) :]
+        name = f"{keyed.name}_backward"
+        looks = _looks(gradients)
+
+        def cotangents(some: Sequence[Any]) -> list[Any]:
+            """One for each result of the function; those of integers have none."""
+            found = iter(some)
+            return [
+                next(found) if is_differentiable else np.zeros(shape, jax.dtypes.float0)
+                for (shape, _), is_differentiable in zip(looks, are_differentiable, strict=True)
+            ]
 
         def pull(*arrays: Any) -> Sequence[Any]:
-            given = [
-                x if is_differentiable else np.zeros(x.shape, jax.dtypes.float0)
-                for x, is_differentiable in zip(arrays[:count], are_differentiable, strict=True)
-            ]
-            return list(jax.tree.unflatten(structure, arrays[count:])(given))
+            some, residuals = arrays[: len(given)], arrays[len(given) :]
+            return list(jax.tree.unflatten(structure, residuals)(cotangents(some)))
 
-        made = iter(call(pull, [*gradients, *ctx.saved_tensors], ("backward", ctx.key), f"{ctx.name}_backward"))
-        return None, None, None, None, *[next(made) if w else None for w in ctx.wanted]
+        def pull_again(*arrays: Any) -> Sequence[Any]:
+            some, inputs = arrays[: len(given)], arrays[len(given) :]
+            _, pull = jax.vjp(_of_wanted(keyed.function, wanted, inputs), *_only(wanted, inputs))
+            return list(pull(cotangents(some)))
+
+        key = keyed.key, wanted, ctx.looks
+        if torch.is_grad_enabled():  # the gradient has one itself
+            made = call_with_gradients(pull_again, [*given, *tensors], ("backward again", *key), name)
+        else:
+            made = call(pull, [*given, *kept], ("backward", *key), name)
+        found = iter(made)
+        return None, None, None, *[next(found) if w else None for w in wanted]
+
+
+def _only(wanted: Sequence[bool], given: Sequence[Any]) -> list[Any]:
+    return [each for is_wanted, each in zip(wanted, given, strict=True) if is_wanted]
+
+
+def _of_wanted(function: Function, wanted: Sequence[bool], arrays: Sequence[Any]) -> Function:
+    """The function of those of the arrays that it is differentiated by."""
+
+    def of_wanted(*some: Any) -> Any:
+        given = iter(some)
+        return list(function(*[next(given) if w else x for w, x in zip(wanted, arrays, strict=True)]))
+
+    return of_wanted
 
 
 def _looks(tensors: Sequence[torch.Tensor]) -> Looks:
-    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+    return tuple((tuple(map(int, tensor.shape)), tensor.dtype) for tensor in tensors)  # sizes may be symbols
 
 
 def _is_differentiable(tensor: torch.Tensor) -> bool:

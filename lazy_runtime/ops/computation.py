@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.extend.core import jaxpr_as_fun
@@ -59,11 +60,19 @@ def trace(
         platform: what jax calls the device's, for functions that differ by it.
         x64: whether jax keeps 64-bit types meanwhile. By default it does where an input is of one, or jax's flag says
             so: the function's own constants (`jnp.ones`) then are as where jax runs alone.
+
+    Raises:
+        jax.errors.UnexpectedTracerError: the function reads what another trace has left behind.
     """
     if x64 is None:
         x64 = bool(jax.config.jax_enable_x64) or any(str(each.dtype) in _WIDE for each in inputs)  # type: ignore[attr-defined]
     with jax.enable_x64(x64):
         traced = jax.jit(function, keep_unused=True).trace(*inputs)
+        if len(traced.jaxpr.in_avals) != len(inputs):
+            raise jax.errors.UnexpectedTracerError(
+                "the function reads an array of another function that jax has traced: an array that is kept while jax "
+                "traces has no value. Have that function return it"
+            )
         text = traced.lower(lowering_platforms=(platform,)).as_text()
     digest = hashlib.sha256(text.encode()).hexdigest()
     known = _computations.get(digest)
@@ -112,4 +121,5 @@ def computation(tensors, digest, *, out):
     # an xla device may store fewer bits than torch says (`dtypes.narrowed`)
     arrays = [x.astype(each.dtype) for x, each in zip(tensors, found.inputs, strict=True)]
     results = found.function(*arrays)
-    return [x.astype(dtypes.to_numpy(spec.dtype)) for x, spec in zip(results, out, strict=True)]
+    # numbers that the trace has found are no arrays
+    return [jnp.asarray(x, dtypes.to_numpy(spec.dtype)) for x, spec in zip(results, out, strict=True)]

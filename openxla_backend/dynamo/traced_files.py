@@ -16,6 +16,7 @@ _SKIPPED = ("lazy_runtime", "openxla_backend", "jax", "jaxlib")
 #: it.
 _TRACED_IN_CALLS = (
     "dispatcher/module_moves.py",
+    "jax/calls.py",
     "recording/adam.py",
     "recording/flex_attention.py",
     "torch_xla/distributed/spmd/mesh.py",

@@ -70,3 +70,27 @@ def test_functions_of_a_loop_do_not_stay():
 def test_a_dtype_that_torch_lacks():
     with pytest.raises(TypeError, match="four gives int4, which torch does not have"):
         jax_function.call(lambda x: [x.astype(jnp.int4)], [torch.ones(2, device="xla")], "int4", "four")
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_gradients_of_gradients(device):
+    values = [torch.randn(3), torch.randn(3)]
+
+    def function(x, y):
+        return [jnp.sin(x) * y, (x > 0).astype(jnp.int32), x**3]
+
+    def loss(of, x, y):
+        product, _, cube = of(x, y)
+        return product.sum() + (cube * y).sum()
+
+    def second(of, x, y):
+        first = torch.autograd.grad(loss(of, x, y), (x, y), create_graph=True)
+        return torch.autograd.grad((first[0] * first[1]).sum(), (x, y))
+
+    found = second(
+        lambda x, y: jax_function.call_with_gradients(function, [x, y], function, "function"),
+        *[x.to(device).requires_grad_() for x in values],
+    )
+    expected = second(lambda x, y: (x.sin() * y, None, x**3), *[x.clone().requires_grad_() for x in values])
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs)
