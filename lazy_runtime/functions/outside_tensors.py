@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import TensorWeakRef
 
 from ..compat.torch import base_of, is_functional_tensor
-from ..ir.graph import Node
+from ..ir.graph import Handle, Node
+from ..ir.spec import TensorSpec
 from ..recording import dispatch
-from ..tensor.xla_tensor import XLATensor, to_functional, unwrap
+from ..tensor.xla_tensor import XLATensor, make, to_functional, unwrap
 
 
 class OutsideTensors:
@@ -25,7 +27,8 @@ class OutsideTensors:
     def __init__(self, trace: dispatch.Trace) -> None:
         self._trace = trace
         self._nodes: set[Node] = set()
-        self._found: dict[int, tuple[torch.Tensor, XLATensor]] = {}
+        # held weakly: the function may have made one itself, from numbers of the host, and let go of it
+        self._found: dict[int, tuple[TensorWeakRef, Handle, TensorSpec]] = {}
 
     def __enter__(self) -> OutsideTensors:
         return self
@@ -43,26 +46,39 @@ class OutsideTensors:
     def _note(self, tensor: torch.Tensor) -> None:
         # a write to a view is one to its base, and changes the other views of that
         for each in (tensor, base_of(tensor)):
-            if each is not None and id(each) not in self._found and is_functional_tensor(each):
+            if each is not None and is_functional_tensor(each) and not self._is_known(each):
                 inner = unwrap(each)
                 if self._is_outside(inner):
-                    self._found[id(each)] = each, inner
+                    self._found[id(each)] = TensorWeakRef(each), inner.handle, inner.spec
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        found = self._found.get(id(tensor))
+        return found is not None and found[0]() is tensor  # another one may have had its place
 
     def _is_outside(self, inner: XLATensor) -> bool:
         value = inner.handle.value
-        if value.node is None:
-            return value.array is not None  # an argument's stand-in has neither
+        if value.node is None:  # of an argument's stand-in the array is missing too
+            return value.array is not None and not self._is_made_inside(inner.handle)
         self._nodes.update(self._trace.nodes[len(self._nodes) :])
         return value.node not in self._nodes
 
+    def _is_made_inside(self, handle: Handle) -> bool:
+        """Whether an operator of the trace has given it. Its value may be known all the same (040-compared-values)."""
+        return any(owner is not None and owner() is handle for node in self._trace.nodes for owner in node.outputs)
+
     def written(self) -> list[tuple[torch.Tensor, XLATensor]]:
         """Those that were written to, as their users hold them and as they were."""
-        return [(tensor, inner) for tensor, inner in self._found.values() if unwrap(tensor).handle is not inner.handle]
+        found = [(tensor(), handle, spec) for tensor, handle, spec in self._found.values()]
+        return [
+            (tensor, make(handle, spec))
+            for tensor, handle, spec in found
+            if tensor is not None and unwrap(tensor).handle is not handle
+        ]
 
     def _restore(self) -> None:
         with torch.no_grad():
-            for tensor, inner in self.written():
-                tensor.copy_(to_functional(inner))
+            for tensor, before in self.written():
+                tensor.copy_(to_functional(before))
 
 
 class _Noting(TorchFunctionMode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -116,11 +117,11 @@ class TracedFunction(CheckedGraph):
         return unwrap(found.detach())
 
     def _refuse_kept(self, nodes: Sequence[Node], handles: set[Handle]) -> None:
-        for node in nodes:
-            for owner in node.outputs:
-                handle = owner() if owner is not None else None
-                if handle is not None and handle not in handles:
-                    raise self._kept(node.call.name)
+        if _kept(nodes, handles) is not None:
+            gc.collect()  # what the function has left behind may be in a circle that nobody holds
+            kept = _kept(nodes, handles)
+            if kept is not None:
+                raise self._kept(kept.call.name)
 
     def _kept(self, operator: str) -> RuntimeError:
         return RuntimeError(
@@ -172,6 +173,16 @@ class TracedFunction(CheckedGraph):
 
 #: What a read of a stand-in says (`execution/execute.py`).
 _NO_VALUE = "the tensor has no value"
+
+
+def _kept(nodes: Sequence[Node], handles: set[Handle]) -> Node | None:
+    """One of the nodes of which somebody holds a result that is none of these."""
+    for node in nodes:
+        for owner in node.outputs:
+            handle = owner() if owner is not None else None
+            if handle is not None and handle not in handles:
+                return node
+    return None
 
 
 def _cut(nodes: Sequence[Node]) -> dict[int, Value]:

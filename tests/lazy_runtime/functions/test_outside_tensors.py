@@ -73,3 +73,16 @@ def test_tensors_that_are_read_are_captured():
         (torch.tensor(0, device="xla"), torch.ones(3, device="xla")),
     )
     assert (y.tolist(), scale.tolist()) == ([8, 8, 8], [2, 2, 2])
+
+
+def test_what_was_made_inside_is_not_outside_when_its_value_has_been_read():
+    """A value that is made of numbers alone can be read while a function is traced, as transformers' masks are."""
+
+    def body(count, y):
+        places = torch.arange(3, device="xla") + 0
+        assert (places.diff() == 1).all()
+        return count + 1, y + places * 2
+
+    start = torch.tensor(0, device="xla"), torch.zeros(3, dtype=torch.int64, device="xla")
+    _, found = loops.while_loop(lambda count, y: count < 3, body, start)
+    assert found.tolist() == [0, 6, 12]
