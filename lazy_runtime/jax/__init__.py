@@ -4,6 +4,7 @@
     import lazy_runtime.jax
 
     y = lazy_runtime.jax.call(jnp.sinc, x)  # x and y are tensors, and y.sum().backward() works
+    params, f = lazy_runtime.jax.function(model)  # jax.jit(f)(params, array) gives arrays
 
 Inside this package `import jax` means jax itself.
 """
@@ -12,5 +13,6 @@ from __future__ import annotations
 
 from .arrays import asarray, from_array
 from .calls import call, operator
+from .modules import function
 
-__all__ = ["asarray", "call", "from_array", "operator"]
+__all__ = ["asarray", "call", "from_array", "function", "operator"]

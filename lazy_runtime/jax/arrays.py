@@ -35,9 +35,13 @@ def asarray(tensor: torch.Tensor) -> jax.Array:
         values = host_arrays.to_numpy(tensor.detach().cpu().contiguous())
         with dtypes.x64():
             return jax.device_put(values.copy(), jax.devices("cpu")[0])
-    inner = xla_tensor.unwrap(tensor.detach())
-    value = inner.handle.value
-    array = execute.array_of(value, inner.spec.device)
+    return array_of(xla_tensor.unwrap(tensor.detach()))
+
+
+def array_of(tensor: xla_tensor.XLATensor) -> jax.Array:
+    """The tensor's buffer, which no program will take for its results."""
+    value = tensor.handle.value
+    array = execute.array_of(value, tensor.spec.device)
     value.pinned = True
     return array
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +44,8 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """See `calls.call`."""
     called = name(function)
     given, structure = jax.tree.flatten((args, kwargs))
-    try:
+    with _named(called, (args, kwargs)):
         leaves = _sort(given)
-    except _RefusedError as refused:
-        path, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))[0][refused.number]
-        raise refused.kind(f"argument {_shown(path)} of {called} is {refused}") from None
     if not leaves.tensors:
         raise TypeError(
             f"{called} gets no tensor, so it has no device: call it with jax alone, and hand its results to "
@@ -65,6 +63,42 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     key = (function, structure, leaves.key)
     found, known = jax_function.call_noting(flat, leaves.tensors, key, called, noted)
     return jax.tree.unflatten(known["results"], found)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a function of jax arrays takes the leaf as an operand."""
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def constants(called: str, arguments: tuple[Any, Any], leaves: Sequence[Any]) -> Hashable:
+    """What the constants among the leaves of arguments for a function of jax arrays are known by.
+
+    Args:
+        called: the function's name, for errors.
+        arguments: positional ones and keywords, with these leaves.
+
+    Raises:
+        TypeError: one is a tensor, or cannot be hashed.
+    """
+    with _named(called, arguments):
+        return tuple(None if is_array(each) else _of_jax(number, each) for number, each in enumerate(leaves))
+
+
+def _of_jax(number: int, leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        what = "a tensor of torch, where arrays of jax are taken: hand over lazy_runtime.jax.asarray(tensor)"
+        raise _RefusedError(TypeError, number, what)
+    return _constant(number, leaf)
+
+
+@contextlib.contextmanager
+def _named(called: str, arguments: tuple[Any, Any]) -> Iterator[None]:
+    """Says in errors which argument it is."""
+    try:
+        yield
+    except _RefusedError as refused:
+        path, _ = jax.tree_util.tree_flatten_with_path(arguments)[0][refused.number]
+        raise refused.kind(f"argument {_shown(path)} of {called} is {refused}") from None
 
 
 class _RefusedError(Exception):

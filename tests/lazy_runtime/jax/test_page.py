@@ -10,9 +10,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "jax.md"
 
 def test_its_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
     assert names["z"].tolist() == [-4, -2, 0, 2, 4]  # type: ignore[attr-defined]
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 3
