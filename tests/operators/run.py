@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -164,6 +165,8 @@ def _serve(connection: Connection, samples: int | None) -> None:
     from . import judge
 
     judge.prepare_process()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # tracing makes objects by the million, few of them in circles
     connection.send("ready")
     while True:
         try:
