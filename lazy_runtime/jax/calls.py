@@ -30,9 +30,9 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Args:
         function: pure; gets arrays in place of tensors. 64-bit types stay so where an argument is of one, or where
             `jax_enable_x64` is on.
-        args, kwargs: nests (pytrees of jax) of tensors on one device, xla or CPU, of jax arrays on the same device,
-            random keys among them, of numpy arrays, and of other hashable values. All but tensors and jax arrays are
-            constants: a number that changes at each call belongs into a tensor.
+        args, kwargs: nests (pytrees of jax) of tensors on one device, xla or CPU, of jax arrays, random keys among
+            them, of numpy arrays, and of other hashable values. All but tensors and jax arrays are constants: a number
+            that changes at each call belongs into a tensor.
 
     Returns:
         what the function returns, with tensors on that device in place of arrays.

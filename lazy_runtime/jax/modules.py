@@ -75,6 +75,7 @@ class ModuleFunction:
             ValueError: an array of a parameter or buffer is missing, or one is there that the module does not have; the
                 module writes to buffers and no state is given; it draws random numbers and no key is given.
             TypeError: an argument can be no constant, or the module returns what jax has no array for.
+            NotImplementedError: an array has a symbolic size (`jax.export.symbolic_shape`).
         """
         names = self._checked(params, dict(self._module.named_parameters()), "params")
         buffers = self._checked(self.state if state is None else state, self.state, "state")
@@ -88,7 +89,7 @@ class ModuleFunction:
         ]
         constants = [None if nested.is_array(each) else each for each in given]
         known = nested.constants(self.__name__, (args, kwargs), given)
-        looks = tuple((each.shape, dtypes.to_torch(each.dtype)) for each in operands)
+        looks = tuple((_sizes(self.__name__, each), dtypes.to_torch(each.dtype)) for each in operands)
         modes = tuple(each.training for each in self._module.modules())
         trace = self._trace((structure, known, tuple(places), looks, modes), constants, tuple(names), tuple(buffers))
         if trace.written and state is None:
@@ -172,6 +173,12 @@ class _Trace:
             high, low = words.astype(jnp.int64).T
             found, _ = self._traced(operands, self._captured, list(high << 32 | low))
         return [_canonical(each) for each in found]
+
+
+def _sizes(name: str, array: jax.Array) -> tuple[int, ...]:
+    if not all(isinstance(size, int) for size in array.shape):
+        raise NotImplementedError(f"{name} gets an array of symbolic sizes {array.shape}: export it for fixed ones")
+    return array.shape
 
 
 def _canonical(array: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import torch
 
 from ..compat.jax_import import jax
 from ..functions import jax_function
+from ..tensor import host_arrays
 from .arrays import from_array
 
 _TENSOR = object()  # stands for a tensor among the leaves
@@ -119,12 +120,13 @@ def _sort(given: list[Any]) -> _Leaves:
     tensors: list[torch.Tensor] = []
     others: list[Any] = []
     keys: list[Hashable] = []
+    is_on_cpu = any(isinstance(each, torch.Tensor) and each.device.type == "cpu" for each in given)
     for number, leaf in enumerate(given):
         other: Any = _TENSOR
         if isinstance(leaf, jax.Array):
             if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 other, leaf = _Key(jax.random.key_impl(leaf)), jax.random.key_data(leaf)
-            leaf = from_array(leaf)
+            leaf = host_arrays.from_numpy(np.array(leaf)) if is_on_cpu else from_array(leaf)
         if isinstance(leaf, torch.Tensor):
             _check_device(number, leaf, tensors)
             tensors.append(leaf)

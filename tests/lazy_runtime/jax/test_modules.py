@@ -95,6 +95,13 @@ def test_what_is_exported_calls_no_kernel_of_torchs(images):
     close(exported.call(params, arrays(images)), network().eval()(images))
 
 
+def test_symbolic_sizes_are_refused():
+    params, f = lazy_runtime.jax.function(torch.nn.Linear(3, 2))
+    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), jnp.float32)
+    with pytest.raises(NotImplementedError, match=r"Linear gets an array of symbolic sizes \(n, 3\): export it for"):
+        jax.export.export(jax.jit(f))(params, struct)
+
+
 def test_it_is_traced_once_for_each_look(images):
     calls = []
 

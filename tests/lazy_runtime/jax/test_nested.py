@@ -69,15 +69,16 @@ def test_the_nest_of_the_results_is_that_of_each_look():
         assert found["x"][0].tolist() == [[1, 1]]
 
 
+@pytest.mark.parametrize("device", ["xla", "cpu"])
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "numbers"])
-def test_random_keys_are_operands(make):
+def test_random_keys_are_operands(make, device):
     traced = []
 
     def noisy(key, x):
         traced.append(x.shape)
         return x + jax.random.normal(key, x.shape, x.dtype)
 
-    x = torch.zeros(4, device="xla")
+    x = torch.zeros(4, device=device)
     found = [call(noisy, make(seed), x).cpu() for seed in (1, 2, 1)]
     assert torch.equal(found[0], found[2])
     assert not torch.equal(found[0], found[1])
