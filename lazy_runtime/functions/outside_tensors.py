@@ -63,7 +63,7 @@ class OutsideTensors:
         return value.node not in self._nodes
 
     def _is_made_inside(self, handle: Handle) -> bool:
-        """Whether an operator of the trace has given it. Its value may be known all the same (040-compared-values)."""
+        """Whether an operator of the trace has given it; once its value was read, it has no node any more."""
         return any(owner is not None and owner() is handle for node in self._trace.nodes for owner in node.outputs)
 
     def written(self) -> list[tuple[torch.Tensor, XLATensor]]:
