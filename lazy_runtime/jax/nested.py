@@ -123,7 +123,7 @@ def _sort(given: list[Any]) -> _Leaves:
     is_on_cpu = any(isinstance(each, torch.Tensor) and each.device.type == "cpu" for each in given)
     for number, leaf in enumerate(given):
         other: Any = _TENSOR
-        if isinstance(leaf, jax.Array):
+        if not isinstance(leaf, torch.Tensor) and isinstance(leaf, jax.Array):  # the second takes a microsecond
             if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 other, leaf = _Key(jax.random.key_impl(leaf)), jax.random.key_data(leaf)
             leaf = host_arrays.from_numpy(np.array(leaf)) if is_on_cpu else from_array(leaf)
