@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +44,10 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """See `calls.call`."""
     called = name(function)
     given, structure = jax.tree.flatten((args, kwargs))
-    with _named(called, (args, kwargs)):
+    try:
         leaves = _sort(given)
+    except _RefusedError as refused:
+        raise refused.named(called, (args, kwargs)) from None
     if not leaves.tensors:
         raise TypeError(
             f"{called} gets no tensor, so it has no device: call it with jax alone, and hand its results to "
@@ -81,8 +82,10 @@ def constants(called: str, arguments: tuple[Any, Any], leaves: Sequence[Any]) ->
     Raises:
         TypeError: one is a tensor, or cannot be hashed.
     """
-    with _named(called, arguments):
+    try:
         return tuple(None if is_array(each) else _of_jax(number, each) for number, each in enumerate(leaves))
+    except _RefusedError as refused:
+        raise refused.named(called, arguments) from None
 
 
 def _of_jax(number: int, leaf: Any) -> Hashable:
@@ -90,16 +93,6 @@ def _of_jax(number: int, leaf: Any) -> Hashable:
         what = "a tensor of torch, where arrays of jax are taken: hand over lazy_runtime.jax.asarray(tensor)"
         raise _RefusedError(TypeError, number, what)
     return _constant(number, leaf)
-
-
-@contextlib.contextmanager
-def _named(called: str, arguments: tuple[Any, Any]) -> Iterator[None]:
-    """Says in errors which argument it is."""
-    try:
-        yield
-    except _RefusedError as refused:
-        path, _ = jax.tree_util.tree_flatten_with_path(arguments)[0][refused.number]
-        raise refused.kind(f"argument {_shown(path)} of {called} is {refused}") from None
 
 
 class _RefusedError(Exception):
@@ -114,6 +107,11 @@ class _RefusedError(Exception):
         super().__init__(what)
         self.kind = kind
         self.number = number
+
+    def named(self, called: str, arguments: tuple[Any, Any]) -> Exception:
+        """The error that says which of the arguments it is: positional ones and keywords."""
+        path, _ = jax.tree_util.tree_flatten_with_path(arguments)[0][self.number]
+        return self.kind(f"argument {_shown(path)} of {called} is {self}")
 
 
 def _sort(given: list[Any]) -> _Leaves:
