@@ -64,7 +64,7 @@ class OutsideTensors:
 
     def _is_made_inside(self, handle: Handle) -> bool:
         """Whether an operator of the trace has given it; once its value was read, it has no node any more."""
-        return any(owner is not None and owner() is handle for node in self._trace.nodes for owner in node.outputs)
+        return any(held is handle for node in self._trace.nodes for held in node.held())
 
     def written(self) -> list[tuple[torch.Tensor, XLATensor]]:
         """Those that were written to, as their users hold them and as they were."""

@@ -117,11 +117,11 @@ class TracedFunction(CheckedGraph):
         return unwrap(found.detach())
 
     def _refuse_kept(self, nodes: Sequence[Node], handles: set[Handle]) -> None:
-        if _kept(nodes, handles) is not None:
+        if _held(nodes, handles) is not None:
             gc.collect()  # what the function has left behind may be in a circle that nobody holds
-            kept = _kept(nodes, handles)
-            if kept is not None:
-                raise self._kept(kept.call.name)
+            held = _held(nodes, handles)
+            if held is not None:
+                raise self._kept(held.call.name)
 
     def _kept(self, operator: str) -> RuntimeError:
         return RuntimeError(
@@ -175,14 +175,9 @@ class TracedFunction(CheckedGraph):
 _NO_VALUE = "the tensor has no value"
 
 
-def _kept(nodes: Sequence[Node], handles: set[Handle]) -> Node | None:
+def _held(nodes: Sequence[Node], handles: set[Handle]) -> Node | None:
     """One of the nodes of which somebody holds a result that is none of these."""
-    for node in nodes:
-        for owner in node.outputs:
-            handle = owner() if owner is not None else None
-            if handle is not None and handle not in handles:
-                return node
-    return None
+    return next((node for node in nodes if not handles.issuperset(node.held())), None)
 
 
 def _cut(nodes: Sequence[Node]) -> dict[int, Value]:

@@ -194,6 +194,11 @@ class Node:
         self.ints = ints
         self.outputs: Sequence[weakref.ref[Handle] | None] = ()
 
+    def held(self) -> list[Handle]:
+        """The handles of those of its results that somebody holds."""
+        found = [owner() for owner in self.outputs if owner is not None]
+        return [handle for handle in found if handle is not None]
+
 
 class Graph(NamedTuple):
     """A program over numbered slots: leaf n is slot `-1 - n`, the outputs of the calls take 0, 1, 2, ... in order.
