@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..compat.jax_import import jax
-from ..execution import execute
+from ..execution import shared_buffers
 from ..ir import dtypes
-from ..ir.spec import TensorSpec
 from ..platform import xla_devices
 from ..tensor import host_arrays, xla_tensor
 
@@ -35,15 +34,7 @@ def asarray(tensor: torch.Tensor) -> jax.Array:
         values = host_arrays.to_numpy(tensor.detach().cpu().contiguous())
         with dtypes.x64():
             return jax.device_put(values.copy(), jax.devices("cpu")[0])
-    return array_of(xla_tensor.unwrap(tensor.detach()))
-
-
-def array_of(tensor: xla_tensor.XLATensor) -> jax.Array:
-    """The tensor's buffer, which no program will take for its results."""
-    value = tensor.handle.value
-    array = execute.array_of(value, tensor.spec.device)
-    value.pinned = True
-    return array
+    return shared_buffers.array_of(xla_tensor.unwrap(tensor.detach()))
 
 
 def from_array(array: jax.Array) -> torch.Tensor:
@@ -66,7 +57,7 @@ def from_array(array: jax.Array) -> torch.Tensor:
     if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise TypeError("torch has no typed random keys: hand over jax.random.key_data(key), which are numbers")
     try:
-        dtype = dtypes.to_torch(array.dtype)
+        dtypes.to_torch(array.dtype)
     except KeyError:
         raise TypeError(f"torch has no dtype like {array.dtype}: convert the array first") from None
     try:
@@ -82,9 +73,7 @@ def from_array(array: jax.Array) -> torch.Tensor:
         raise ValueError(
             f"the array is on {names}, and the xla devices of this process are {_names()}: move it by jax.device_put"
         )
-    made = xla_tensor.from_array(array, TensorSpec.of(device, dtype, tuple(array.shape)))
-    made.handle.value.pinned = True
-    return xla_tensor.to_functional(made)
+    return shared_buffers.tensor_over(array, device)
 
 
 def _names() -> str:

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import torch
 
 from ..compat.jax_import import jax
+from ..execution import shared_buffers
 from ..functions.traced import TracedFunction
 from ..ir import dtypes, lowering_context
 from ..ir.spec import TensorSpec
 from ..platform import xla_devices
 from ..tensor.xla_tensor import unwrap
 from . import nested, results
-from .arrays import array_of, asarray
+from .arrays import asarray
 
 Arrays = dict[str, jax.Array]
 
@@ -159,7 +160,7 @@ class _Trace:
         specs = [TensorSpec.of(device, dtype, shape) for shape, dtype in looks]
         with jax.ensure_compile_time_eval():  # nothing of this belongs into the trace of jax's around it
             self._traced = TracedFunction(forward, specs, device, self.name)
-            self._captured = [array_of(each) for each in self._traced.captured]
+            self._captured = [shared_buffers.array_of(each) for each in self._traced.captured]
 
     def __call__(self, operands: list[Any], key: Any) -> list[Any]:
         ints = self._traced.graph.ints

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from ...compat.jax_import import jax
-from ...execution import execute
+from ...execution import shared_buffers
 from ...ir import dtypes
-from ...ir.spec import TensorSpec
 from ...platform import xla_devices
 from ...processes import multihost_arrays
 from ...tensor import xla_tensor as tensor
@@ -30,13 +29,11 @@ def to_dlpack(xla_tensor: torch.Tensor) -> Any:
         TypeError: not an xla tensor.
     """
     inner = tensor.unwrap(xla_tensor.detach())
-    value = inner.handle.value
-    array = execute.array_of(value, inner.spec.device)
+    array = shared_buffers.array_of(inner)
     if inner.spec.device.grid is not None:  # one of its copies; of what is sharded, one that is made now
         with dtypes.x64():
             array = multihost_arrays.local(array, inner.spec.device.jax_device)
     array.block_until_ready()  # a consumer of the CPU's memory knows no streams
-    value.pinned = True
     return array.__dlpack__()
 
 
@@ -66,10 +63,7 @@ def from_dlpack(ext_data: Any) -> torch.Tensor:
         array = jax.dlpack.from_dlpack(ext_data)
         if array.devices() != {device.jax_device}:
             array = multihost_arrays.moved(array, device.sharding)
-    spec = TensorSpec.of(device, dtypes.to_torch(array.dtype), tuple(array.shape))
-    made = tensor.from_array(array, spec)
-    made.handle.value.pinned = True
-    return tensor.to_functional(made)
+    return shared_buffers.tensor_over(array, device)
 
 
 def _device(kind: int, index: int) -> xla_devices.Device:
