@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import garbage
 from tests.fork_server import ForkServer
 
 # Programs that earlier runs have left on disk would decide what a test compiles. Processes that tests start inherit it.
@@ -25,29 +25,18 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel
 # As many processes as processors are busy, each with as many threads: one that waits must not spin.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
-# Tracing makes objects by the million, few of them in circles: by default the collector takes a twentieth of the time.
-gc.set_threshold(20_000, 20, 50)
-
-
-def _collect_own_garbage() -> None:
-    """Takes what is alive now out of later collections.
-
-    Tests of memory collect often, and one full collection passes over every object of the process: without this, a
-    third of the suite's time. What a file leaves behind alive is never collected afterwards; it is a process of tests.
-    """
-    gc.collect()
-    gc.freeze()
+garbage.collect_less()
 
 
 def pytest_collection_finish() -> None:
     """The modules of torch, of jax and of the tests are a million objects."""
-    _collect_own_garbage()
+    garbage.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def collect_own_garbage() -> Iterator[None]:
     yield
-    _collect_own_garbage()
+    garbage.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -10,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from tests import garbage
 
 from .rows import Row
 
@@ -165,8 +166,8 @@ def _serve(connection: Connection, samples: int | None) -> None:
     from . import judge
 
     judge.prepare_process()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)  # tracing makes objects by the million, few of them in circles
+    garbage.freeze()
+    garbage.collect_less()
     connection.send("ready")
     while True:
         try:
