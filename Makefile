@@ -49,10 +49,11 @@ GATE ?= 1fe5054
 
 setup: $(STAMPS)/native $(STAMPS)/models
 
-test: check
+test: check setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
-test-install:
+# Where builds are kept, those of the set-up are taken.
+test-install: $(if $(LAZY_RUNTIME_BUILDS),setup)
 	.ci/install $(PYTHON)
 
 test-ops: setup
@@ -98,7 +99,7 @@ compare: setup
 gate: setup
 	$(BIN)/python -m benchmarks gate --against $(GATE)
 
-check: setup
+check: $(STAMPS)/models
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
@@ -113,7 +114,8 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS)
 	@touch $@
 
-# torch goes first: the build of it that is found now is the one that everything else has to fit.
+# torch goes first: the build of it that is found now is the one that everything else has to fit. After it the native
+# part can be built beside what installs the rest (`make --jobs=2`).
 $(STAMPS)/torch: requirements/torch.txt requirements/constraints.txt $(STAMPS)/venv
 	$(PIP) --requirement requirements/torch.txt
 	@touch $@
@@ -122,7 +124,7 @@ $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/torch
 	$(PIP) --requirement requirements/dev.txt
 	@touch $@
 
-$(STAMPS)/models: requirements/models.txt $(STAMPS)/torch
+$(STAMPS)/models: requirements/models.txt $(STAMPS)/dev
 	$(PIP) --no-deps --requirement requirements/models.txt
 	@touch $@
 
@@ -131,7 +133,7 @@ $(STAMPS)/libraries: requirements/libraries.txt $(STAMPS)/torch
 	@touch $@
 
 # Installing the package builds its native part too.
-$(STAMPS)/package: setup.py setup.cfg pyproject.toml $(STAMPS)/dev
+$(STAMPS)/package: setup.py setup.cfg pyproject.toml $(STAMPS)/torch
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@ $(STAMPS)/native
 

@@ -7,6 +7,7 @@ hides the torch they will run with. Torch itself is not imported: that would tak
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -108,6 +109,36 @@ def compile_library(
     temporary.replace(target)
 
 
+def kept_library(stem: str, packages: list[Path]) -> Path | None:
+    """Where a library is kept that the same sources, compiler, flags and packages made.
+
+    Args:
+        stem: the library's name.
+        packages: the folders of torch, and of jaxlib where it is asked for.
+
+    Returns: a path in the folder that `LAZY_RUNTIME_BUILDS` names, which need not exist; none where it is not set.
+    """
+    folder = os.environ.get("LAZY_RUNTIME_BUILDS")
+    if not folder:
+        return None
+    version = subprocess.run([*compiler().split(), "--version"], capture_output=True, check=False).stdout
+    digest = hashlib.sha256(version)
+    for text in (*_compile([], []), sys.version, stem):
+        digest.update(text.encode() + b"\0")
+    sources = [HERE / f"{stem}.cpp", Path(__file__), *sorted(HERE.glob("*.h"))]
+    for path in (*sources, *(package / "version.py" for package in packages)):
+        digest.update(path.read_bytes())
+    return Path(folder) / f"{stem}-{digest.hexdigest()}.so"
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a library so that no other process sees a part of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    shutil.copyfile(source, temporary)
+    temporary.replace(target)
+
+
 def _python_headers() -> Path:
     return Path(sysconfig.get_path("include"))
 
@@ -138,29 +169,39 @@ def build(
     torch, version = package_dir("torch"), importlib.metadata.version("torch")
     compiler()
     out.mkdir(parents=True, exist_ok=True)
-    paths, running = [], []
+    paths = []
     precompiled: Future[list[str]] = Future()
 
-    def one(stem: str) -> None:
-        names, headers = ["c10", "torch_cpu"], []
-        if stem in PYTHON:
-            names.append("torch_python")
-            headers = [_python_headers()]
-        elif stem == "bridge":
-            headers = [(jaxlib or package_dir("jaxlib")) / "include"]
-        target = out / library_name(stem, version)
-        options = precompiled.result() if precompiled.done() else []
-        compile_library(HERE / f"{stem}.cpp", target, [torch / "include", *headers], [torch / "lib"], names, options)
+    def packages(stem: str) -> list[Path]:
+        return [torch, jaxlib or package_dir("jaxlib")] if stem == "bridge" else [torch]
+
+    def finish(stem: str, target: Path) -> None:
         paths.append(target)
         if built is not None:
             built(stem, len(paths))
 
-    stems_wanted, threads = wanted or stems(), os.cpu_count() or 1
+    def compile_one(stem: str, target: Path, kept: Path | None) -> None:
+        names = ["c10", "torch_cpu", *(["torch_python"] if stem in PYTHON else [])]
+        includes = [package / "include" for package in packages(stem)] + ([_python_headers()] if stem in PYTHON else [])
+        options = precompiled.result() if precompiled.done() else []
+        compile_library(HERE / f"{stem}.cpp", target, includes, [torch / "lib"], names, options)
+        if kept is not None:
+            _copy(target, kept)
+        finish(stem, target)
+
+    rest = []
+    for stem in wanted or stems():
+        target, kept = out / library_name(stem, version), kept_library(stem, packages(stem))
+        if kept is not None and kept.exists():
+            _copy(kept, target)
+            finish(stem, target)
+        else:
+            rest.append((stem, target, kept))
+    threads = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
-        if len(stems_wanted) > 2 * threads:  # otherwise most would be compiled before it
+        if len(rest) > 2 * threads:  # otherwise most would be compiled before it
             precompiled = pool.submit(precompile, Path(folder), [torch / "include"])
-        for stem in stems_wanted:
-            running.append(pool.submit(one, stem))
+        running = [pool.submit(compile_one, *each) for each in rest]
         try:
             for each in running:
                 each.result()

@@ -58,3 +58,30 @@ def test_headers_are_precompiled_where_most_libraries_wait_for_them(monkeypatch,
         build.build(tmp_path)
         assert sum("-shared" in command for command in commands) == len(build.stems())
         assert sum("-include" in command for command in commands) == uses
+
+
+def test_libraries_are_kept_where_a_folder_is_named(monkeypatch, tmp_path):
+    """The same sources, flags and packages are compiled once; without the folder they always are."""
+    compiled = []
+
+    def compile_library(source, target, *rest):
+        compiled.append(source.stem)
+        target.write_text(f"{source.stem} {len(compiled)}")
+
+    monkeypatch.setattr(build, "compile_library", compile_library)
+    monkeypatch.delenv("LAZY_RUNTIME_BUILDS", raising=False)
+    build.build(tmp_path / "first", ("guard", "sparse"))
+    build.build(tmp_path / "first", ("guard",))
+    assert sorted(compiled) == ["guard", "guard", "sparse"]
+
+    monkeypatch.setenv("LAZY_RUNTIME_BUILDS", str(tmp_path / "kept"))
+    compiled.clear()
+    seen = []
+    (first,) = build.build(tmp_path / "second", ("guard",))
+    (second,) = build.build(tmp_path / "third", ("guard",), lambda *given: seen.append(given))
+    assert compiled == ["guard"]
+    assert second.read_text() == first.read_text() == "guard 1"
+    assert seen == [("guard", 1)]
+    monkeypatch.setenv("CXXFLAGS", "-DOTHER")
+    build.build(tmp_path / "fourth", ("guard",))
+    assert compiled == ["guard", "guard"]
