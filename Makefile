@@ -11,6 +11,7 @@
 # make test-hostile  interrupts, forks, threads, a full disk, a corrupted cache, a locale of decimal commas, too little
 #                    memory, warnings that are errors: most of an hour
 # make sanitize the native part by gcc and clang at -O1 to -O3, and under ASan, UBSan and TSan: an hour   (VARIANTS=address)
+# make cross    the native part compiled for other processors, aarch64: ten minutes
 # make versions  the package beside other versions of torch, jax and Python, and a part of the tests there: gigabytes to
 #                download, some minutes each (VERSIONS="--torch 2.14.1 --python 3.12")
 # make bench    the ten models in modes eager, lazy and openxla (BENCH="--models resnet18 --modes inductor,openxla")
@@ -44,7 +45,7 @@ VERSIONS ?=
 GATE ?= 1fe5054
 
 .PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
-  sanitize versions bench compare gate check clean
+  sanitize cross versions bench compare gate check clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/native $(STAMPS)/models
@@ -85,6 +86,9 @@ test-hostile: setup
 
 sanitize: setup
 	$(BIN)/python -m tests.sanitize $(addprefix --variants=,$(VARIANTS))
+
+cross: setup $(STAMPS)/cross
+	$(BIN)/python -m tests.cross
 
 versions: setup
 	$(BIN)/python -m tests.versions $(VERSIONS); status=$$?; \
@@ -130,6 +134,10 @@ $(STAMPS)/models: requirements/models.txt $(STAMPS)/dev
 
 $(STAMPS)/libraries: requirements/libraries.txt $(STAMPS)/torch
 	$(PIP) --no-deps --requirement requirements/libraries.txt
+	@touch $@
+
+$(STAMPS)/cross: requirements/cross.txt $(STAMPS)/dev
+	$(PIP) --requirement requirements/cross.txt
 	@touch $@
 
 # Installing the package builds its native part too.

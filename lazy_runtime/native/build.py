@@ -71,7 +71,7 @@ def compiler() -> str:
     return found
 
 
-def _compile(includes: list[Path], rest: list[str]) -> list[str]:
+def compile_command(includes: list[Path], rest: list[str]) -> list[str]:
     """The compiler's command; what is precompiled is used only by commands with the same flags."""
     flags = ["-O2", "-fPIC", "-std=c++20", *shlex.split(os.environ.get("CXXFLAGS", ""))]
     return [*compiler().split(), *flags, *(f"-I{path}" for path in includes), *rest]
@@ -84,7 +84,7 @@ def precompile(folder: Path, includes: list[Path]) -> list[str]:
     """
     header = folder / "torch_headers.h"
     header.write_text("".join(f"#include <{name}>\n" for name in HEADERS))
-    command = _compile(includes, ["-x", "c++-header", str(header), "-o", f"{header}.gch"])
+    command = compile_command(includes, ["-x", "c++-header", str(header), "-o", f"{header}.gch"])
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         header.with_suffix(".h.gch").unlink(missing_ok=True)  # 300 MB, where the disk may be full
         return []
@@ -102,7 +102,7 @@ def compile_library(
     """Compiles one shared library, replacing `target` only on success."""
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     linked = [*(f"-L{path}" for path in libraries), *(f"-l{name}" for name in names)]
-    command = _compile(includes, ["-shared", *(options or []), str(source), "-o", str(temporary), *linked])
+    command = compile_command(includes, ["-shared", *(options or []), str(source), "-o", str(temporary), *linked])
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise BuildError(f"{source.name} did not compile:\n{' '.join(command)}\n{result.stderr}")
@@ -123,7 +123,7 @@ def kept_library(stem: str, packages: list[Path]) -> Path | None:
         return None
     version = subprocess.run([*compiler().split(), "--version"], capture_output=True, check=False).stdout
     digest = hashlib.sha256(version)
-    for text in (*_compile([], []), sys.version, stem):
+    for text in (*compile_command([], []), sys.version, stem):
         digest.update(text.encode() + b"\0")
     sources = [HERE / f"{stem}.cpp", Path(__file__), *sorted(HERE.glob("*.h"))]
     for path in (*sources, *(package / "version.py" for package in packages)):
@@ -139,13 +139,13 @@ def _copy(source: Path, target: Path) -> None:
     temporary.replace(target)
 
 
-def _python_headers() -> Path:
+def python_headers() -> Path:
     return Path(sysconfig.get_path("include"))
 
 
 def stems() -> tuple[str, ...]:
     """The libraries that can be built here, those first that take longest; without Python's headers not `PYTHON`."""
-    python = PYTHON if (_python_headers() / "Python.h").exists() else ()
+    python = PYTHON if (python_headers() / "Python.h").exists() else ()
     return ("bridge", *python, "in_place", "sparse", *KERNELS, "guard")
 
 
@@ -182,7 +182,7 @@ def build(
 
     def compile_one(stem: str, target: Path, kept: Path | None) -> None:
         names = ["c10", "torch_cpu", *(["torch_python"] if stem in PYTHON else [])]
-        includes = [package / "include" for package in packages(stem)] + ([_python_headers()] if stem in PYTHON else [])
+        includes = [package / "include" for package in packages(stem)] + ([python_headers()] if stem in PYTHON else [])
         options = precompiled.result() if precompiled.done() else []
         compile_library(HERE / f"{stem}.cpp", target, includes, [torch / "lib"], names, options)
         if kept is not None:
