@@ -51,7 +51,7 @@ GATE ?= 1fe5054
 setup: $(STAMPS)/native $(STAMPS)/models
 
 test: check setup
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
+	env -u LAZY_RUNTIME_BUILDS $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 # Where builds are kept, those of the set-up are taken.
 test-install: $(if $(LAZY_RUNTIME_BUILDS),setup)

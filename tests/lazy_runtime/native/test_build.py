@@ -51,6 +51,7 @@ def test_headers_are_precompiled_where_most_libraries_wait_for_them(monkeypatch,
         (tmp_path / target).write_text("")
         return subprocess.CompletedProcess(command, 0, "", "")
 
+    monkeypatch.delenv("LAZY_RUNTIME_BUILDS", raising=False)
     monkeypatch.setattr(build.subprocess, "run", compiled)
     for processors, uses in ((1, len(build.stems())), (64, 0)):
         commands.clear()
