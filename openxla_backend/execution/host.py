@@ -19,7 +19,7 @@ from lazy_runtime.lowering import checks
 from lazy_runtime.tensor.xla_tensor import make_resizable
 
 from ..graph import fx
-from ..graph.outputs import Argument, ArgumentItself, Constant, Output, OwnTensor, PythonValue, View
+from ..graph.outputs import Argument, ArgumentItself, Constant, Output, OwnTensor, PythonValue, Source, View
 from .dlpack import address_of, exporter, import_tensor
 
 
@@ -34,7 +34,9 @@ class HostRun:
         self._lines = program.known_lines()
         self._device = program.graph.device
         self._export = exporter(self._device.platform)
-        self._static = static
+        # who holds what a program writes to passes it again, as parameters
+        written = [number for number, _ in program.mutations] + [write.number for write in program.partial_writes]
+        self._static = static.union(written)
         # arguments whose memory holds dimension 1 last, which is how the executable wants them
         self._channels_last = {program.leaves[number] for number in program.graph.channels_last}
         # argument → (address, array over the same memory, reference that drops the entry when the tensor dies)
@@ -62,11 +64,17 @@ class HostRun:
         # all values first, then the writes: what is written to one argument may be what another one held
         written = [self._tensor(output, arguments, results, made) for _, output in program.mutations]
         outputs = [self._tensor(output, arguments, results, made) for output in program.outputs]
+        parts = [
+            (arguments[write.number], write.dim, *(self._seen_at(source, arguments, results) for source in write.read))
+            for write in program.partial_writes
+        ]
         exchanged = [(number, self._tensor(output, arguments, results, made)) for number, output in program.exchanges]
         make_resizable(list(made.values()))  # what came through DLPack is the user's now
-        if written:
-            with torch.no_grad():
+        with torch.no_grad():
+            if written:
                 foreach_copy_([arguments[number] for number, _ in program.mutations], written)
+            for argument, dim, index, part in parts:
+                argument.index_copy_(dim, index, part)
         for number, tensor in exchanged:
             arguments[number].set_(tensor)
         arguments.clear()
@@ -108,6 +116,14 @@ class HostRun:
             if output.memory is not None:
                 made[output.memory] = tensor
         return tensor
+
+    def _seen_at(self, source: Source, arguments: list[Any], results: list[Any]) -> torch.Tensor:
+        """A value that is only read."""
+        if isinstance(source, Argument):
+            return arguments[source.number]
+        if isinstance(source, Constant):
+            return self._export(source.tensor.handle.value.array)
+        return self._result(source.number, results)
 
     def _own(self, output: OwnTensor, arguments: list[Any], results: list[Any]) -> torch.Tensor:
         source, spec = output.source, output.spec

@@ -39,7 +39,7 @@ class _Function(CheckedGraph):
         trace: Any = dispatch.current_trace()
         self.program = fx.trace(gm, arguments, trace.device)
         super().__init__(self.program.graph)
-        if self.program.mutations or self.program.exchanges:
+        if self.program.writes_arguments:
             raise NotImplementedError(f"a function of {name} writes to its arguments: have it return the new values")
         if self.program.graph.is_collective:
             raise NotImplementedError(f"a function of {name} communicates with other ranks: do that outside of it")

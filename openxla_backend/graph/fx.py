@@ -23,6 +23,7 @@ from lazy_runtime.tensor.xla_tensor import XLATensor, make, unwrap
 from .errors import located, user_line
 from .output_sources import WRONG_STRIDES, OutputSources, Recorded, root_of, shared_roots, viewed
 from .outputs import Output, TensorOutput, ViewCall, result_of
+from .partial_writes import PartialWrite, written_part
 from .sizes import Sizes
 
 aten = torch.ops.aten
@@ -50,6 +51,8 @@ class Program(NamedTuple):
         lines: call number → the user's line, for what may fail when it runs.
         recorded: for each call, the user's line.
         exchanges: (argument number, output) pairs: arguments that become an alias of something else (`x.data = y`).
+        partial_writes: what is written to parts of arguments after the run; none where the device's own buffers are
+            the arguments.
     """
 
     graph: Graph
@@ -60,6 +63,12 @@ class Program(NamedTuple):
     lines: dict[int, str]
     recorded: tuple[str, ...]
     exchanges: tuple[tuple[int, Output], ...] = ()
+    partial_writes: tuple[PartialWrite, ...] = ()
+
+    @property
+    def writes_arguments(self) -> bool:
+        """Whether a run changes arguments, or what they are an alias of."""
+        return bool(self.mutations or self.exchanges or self.partial_writes)
 
     def saved(self, visible: int | None) -> set[int]:
         """Numbers of the results that the user does not see, directly or through an argument."""
@@ -111,6 +120,10 @@ def trace(
         (number, outputs.describe(value, node, True, alias=True))
         for number, (value, node) in recorded.exchanged.items()
     )
+    parts = tuple(
+        PartialWrite(number, dim, outputs.source(index), outputs.source(part))
+        for number, (dim, index, part) in recorded.partly.items()
+    )
     described = tuple(
         outputs.describe(value, node, visible is None or index < visible, index in aliases)
         for index, (value, node) in enumerate(zip(recorded.outputs, recorded.output_nodes, strict=True))
@@ -121,7 +134,9 @@ def trace(
     )
     lines = {number: node.line for number, node in enumerate(numbered.nodes) if node.call.located}
     recorded_at = tuple(node.line for node in numbered.nodes)
-    return Program(numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges)
+    return Program(
+        numbered.graph, leaves, described, mutations, numbered.graph.ints, lines, recorded_at, exchanges, parts
+    )
 
 
 def _interpret(
@@ -134,7 +149,7 @@ def _interpret(
 ) -> Recorded:
     device = trace.device
     environment: dict[torch.fx.Node, Any] = {}
-    recorded = Recorded([], [], {}, {}, {}, {}, {}, {})
+    recorded = Recorded([], [], {}, {}, {}, {}, {}, {}, {})
     remaining = iter(enumerate(arguments))
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -163,6 +178,12 @@ def _interpret(
                 if node.target in _QUANTIZING:
                     raise NotImplementedError(errors.no_quantized_here(node.target.name()))
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
+                    part = written_part(node) if device.torch_device.type != "xla" else None
+                    if part is not None:
+                        dim, *written = part
+                        number = recorded.position[id(args[0].handle.value)]
+                        recorded.partly[number] = dim, *map(environment.__getitem__, written)
+                        continue
                     value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
                     recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]
                 elif node.target is aten.set_.source_Tensor and id(args[0].handle.value) in recorded.position:

@@ -39,6 +39,7 @@ class Recorded(NamedTuple):
     output_nodes: list[Any]
     position: dict[int, int]  # id of a placeholder's value → argument number
     mutated: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what is written to it
+    partly: dict[int, tuple[int, XLATensor, XLATensor]]  # argument number → dimension, index and part
     exchanged: dict[int, tuple[XLATensor, torch.fx.Node]]  # argument number → what it becomes an alias of
     arguments: dict[torch.fx.Node, XLATensor]  # keeps the ids above from being used again
     bases: dict[torch.fx.Node, XLATensor]  # what several visible outputs are views of
@@ -79,7 +80,7 @@ class OutputSources:
         spec = self._spec(value, like) if visible else TensorSpec.of(self._device, value.spec.dtype, value.spec.shape)
         recorded = self._recorded
         root = root_of(node)
-        source = self._source(value)
+        source = self.source(value)
         if alias and root.op == "placeholder" and node is not root:
             argument = recorded.arguments[root]
             number = recorded.position[id(argument.handle.value)]
@@ -97,7 +98,8 @@ class OutputSources:
         is_first = self._roots.setdefault(source.number, root) is root
         return OwnTensor(source, spec, target, ("result", source.number) if is_first else None)
 
-    def _source(self, value: XLATensor) -> Source:
+    def source(self, value: XLATensor) -> Source:
+        """Where a value comes from."""
         result = self._results.get(id(value.handle))
         if result is not None:
             return Result(result)

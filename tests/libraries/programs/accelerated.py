@@ -63,7 +63,9 @@ def train(directory, precision, epochs=2):
     saved = load_file(os.path.join(directory, "model", "model.safetensors"))
     state = accelerator.unwrap_model(model).state_dict()
     same = {name: torch.equal(tensor, state[name].cpu()) for name, tensor in saved.items()}
-    del state  # held, it keeps buffers from donation: a program of its own, whose sums XLA rounds otherwise on some CPUs
+    del (
+        state
+    )  # held, it keeps buffers from donation: a program of its own, whose sums XLA rounds otherwise on some CPUs
     run_epoch()
     again = [parameter.detach().cpu() for parameter in model.parameters()]
 
