@@ -180,9 +180,9 @@ def _interpret(
                 if node.target is aten.copy_.default and id(args[0].handle.value) in recorded.position:
                     part = written_part(node) if device.torch_device.type != "xla" else None
                     if part is not None:
-                        dim, *written = part
+                        dim, index, source = part
                         number = recorded.position[id(args[0].handle.value)]
-                        recorded.partly[number] = dim, *map(environment.__getitem__, written)
+                        recorded.partly[number] = dim, environment[index], environment[source]
                         continue
                     value = dispatch.dispatch(XLATensor, aten.copy.default, (), args)
                     recorded.mutated[recorded.position[id(args[0].handle.value)]] = value, node.args[1]

@@ -1,7 +1,7 @@
-"""Writes to a part of an argument, as a language model's cache has them for each token: `cache.index_copy_(2, place, key)`.
+"""Writes to a part of an argument, as `cache.index_copy_(2, place, key)` of a language model for each token.
 
-AOTAutograd makes of it a whole new cache, and a copy of that into the argument. Tensors in torch's own memory, which XLA
-can not write to, get the part alone.
+AOTAutograd makes of it a whole new cache, and a copy of that into the argument. XLA cannot write to tensors in torch's
+own memory; of these, torch writes the part alone.
 """
 
 from __future__ import annotations
