@@ -122,7 +122,8 @@ class HostRun:
         if isinstance(source, Argument):
             return arguments[source.number]
         if isinstance(source, Constant):
-            return self._export(source.tensor.handle.value.array)
+            constant: Any = source.tensor.handle.value.array
+            return self._export(constant)
         return self._result(source.number, results)
 
     def _own(self, output: OwnTensor, arguments: list[Any], results: list[Any]) -> torch.Tensor:
