@@ -42,7 +42,7 @@ OPS ?=
 VARIANTS ?=
 VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
-GATE ?= 1fe5054
+GATE ?= c3dcf12
 
 .PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
   sanitize cross versions bench compare gate check clean
