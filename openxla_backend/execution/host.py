@@ -36,7 +36,8 @@ class HostRun:
         self._export = exporter(self._device.platform)
         # who holds what a program writes to passes it again, as parameters
         written = [number for number, _ in program.mutations] + [write.number for write in program.partial_writes]
-        self._static = static.union(written)
+        self._written = frozenset(written)
+        self._static = static | self._written
         # arguments whose memory holds dimension 1 last, which is how the executable wants them
         self._channels_last = {program.leaves[number] for number in program.graph.channels_last}
         # argument → (address, array over the same memory, reference that drops the entry when the tensor dies)
@@ -118,9 +119,10 @@ class HostRun:
         return tensor
 
     def _seen_at(self, source: Source, arguments: list[Any], results: list[Any]) -> torch.Tensor:
-        """A value that is only read."""
+        """A value that is read while arguments are written to."""
         if isinstance(source, Argument):
-            return arguments[source.number]
+            argument = arguments[source.number]
+            return argument.clone() if source.number in self._written else argument
         if isinstance(source, Constant):
             constant: Any = source.tensor.handle.value.array
             return self._export(constant)

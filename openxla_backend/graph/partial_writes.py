@@ -7,7 +7,6 @@ own memory; of these, torch writes the part alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ def written_part(copy: torch.fx.Node) -> tuple[int, torch.fx.Node, torch.fx.Node
     if base is not argument or not isinstance(index, torch.fx.Node) or not isinstance(part, torch.fx.Node):
         return None
     sizes = [_numel(node) for node in (argument, part)]
-    if None in sizes or sizes[1] > MOST * sizes[0] or part.op == "placeholder" or _is_written(index):  # type: ignore
+    if None in sizes or sizes[1] > MOST * sizes[0]:  # type: ignore
         return None
     return dim, index, part  # type: ignore[return-value]
 
@@ -66,9 +65,3 @@ def _numel(node: Any) -> int | None:
     if not isinstance(fake, torch.Tensor) or not all(type(size) is int for size in fake.shape):
         return None
     return fake.numel()
-
-
-def _is_written(node: torch.fx.Node) -> bool:
-    """Whether a node is an argument that the graph writes to."""
-    writes: Sequence[Any] = (aten.copy_.default, aten.set_.source_Tensor)
-    return node.op == "placeholder" and any(user.target in writes and user.args[0] is node for user in node.users)
