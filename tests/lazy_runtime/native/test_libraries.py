@@ -116,7 +116,7 @@ def test_without_a_compiler_every_use_says_what_to_do(fresh_process, installed):
 
 
 def test_without_pythons_headers_a_warning_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "_python_headers", lambda: tmp_path)
+    monkeypatch.setattr(build, "python_headers", lambda: tmp_path)
     libraries._say_what_is_slow.cache_clear()
     with pytest.warns(RuntimeWarning, match=r"Python\.h was not found: install Python's headers"):
         libraries.ensure()
