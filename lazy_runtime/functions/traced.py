@@ -172,7 +172,7 @@ class TracedFunction(CheckedGraph):
 
 
 #: What a read of a stand-in says (`execution/execute.py`).
-_NO_VALUE = "the tensor has no value"
+_NO_VALUE = "has no value: the program that was to compute it"
 
 
 def _held(nodes: Sequence[Node], handles: set[Handle]) -> Node | None:

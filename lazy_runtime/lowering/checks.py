@@ -20,6 +20,7 @@ import torch
 
 from ..common import metrics
 from ..ir import lowering_context
+from .argmax import argmax
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
@@ -81,7 +82,7 @@ class Collector:
     def flag(self) -> Any:
         """int64[2]: number of the first check that failed, or -1, and the value that it checked."""
         failed = jnp.stack(self._failed)
-        first = jnp.argmax(failed)
+        first = argmax(failed)
         return jnp.stack([jnp.where(failed[first], first, -1).astype(jnp.int64), jnp.stack(self._values)[first]])
 
 
@@ -125,7 +126,7 @@ def in_range(index: Any, size: int, error: Callable[[int], Exception], lowest: i
         return
     lowest = -size if lowest is None else lowest
     bad = jnp.logical_or(index < lowest, index >= size).reshape(-1)
-    require(jnp.logical_not(bad.any()), error, index.reshape(-1)[jnp.argmax(bad)])
+    require(jnp.logical_not(bad.any()), error, index.reshape(-1)[argmax(bad)])
 
 
 #: When the latest compile began, by `time.perf_counter_ns`.

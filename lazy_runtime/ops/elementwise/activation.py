@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ...ir import dtypes
 from ...lowering.layout import elementwise
+from ..gradients import with_slopes
 from ..indexing.reduction import opmath
 from ..registry import checked_dtypes, op, pointwise
 from .comparison import clamp
@@ -19,7 +20,7 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 @pointwise("aten::relu")
 def relu(x):
-    return jnp.where(x < 0, 0, x)  # a negative zero stays one, as in torch
+    return with_slopes(lambda x: jnp.where(x < 0, 0, x), lambda x: x > 0)(x)  # a negative zero stays one, as in torch
 
 
 # Numbers are of the elements' dtype, which promotion with a float would make one that does not hold all integers.
@@ -45,7 +46,9 @@ def _above(x, chosen, threshold, value):
 
 @pointwise("aten::hardtanh", "aten::relu6")
 def hardtanh(x, min_val=-1, max_val=1):
-    return clamp(x, min_val, max_val)
+    return with_slopes(
+        lambda x: clamp(x, min_val, max_val), lambda x: hardtanh_backward(jnp.ones_like(x), x, min_val, max_val)
+    )(x)
 
 
 @pointwise("aten::hardtanh_backward")
@@ -95,7 +98,7 @@ def mish_backward(grad, x):
 
 @pointwise("aten::hardswish")
 def hardswish(x):
-    return x * jnp.clip(x + 3, 0, 6) / 6
+    return with_slopes(lambda x: x * jnp.clip(x + 3, 0, 6) / 6, lambda x: hardswish_backward(1, x))(x)
 
 
 @pointwise("aten::hardswish_backward")
@@ -105,7 +108,7 @@ def hardswish_backward(grad, x):
 
 @pointwise("aten::hardsigmoid")
 def hardsigmoid(x):
-    return jnp.clip(x + 3, 0, 6) / 6
+    return with_slopes(lambda x: jnp.clip(x + 3, 0, 6) / 6, lambda x: hardsigmoid_backward(1, x))(x)
 
 
 @pointwise("aten::hardsigmoid_backward")
@@ -125,7 +128,10 @@ def leaky_relu_backward(grad, x, negative_slope, self_is_result):
 
 @pointwise("aten::elu")
 def elu(x, alpha=1, scale=1, input_scale=1):
-    return jnp.where(x > 0, scale * x, alpha * scale * jnp.expm1(jnp.minimum(x, 0) * input_scale))
+    return with_slopes(
+        lambda x: jnp.where(x > 0, scale * x, alpha * scale * jnp.expm1(jnp.minimum(x, 0) * input_scale)),
+        lambda x: elu_backward(1, alpha, scale, input_scale, False, x),
+    )(x)
 
 
 @pointwise("aten::elu_backward")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...lowering import checks
+from .. import gradients
 from ..registry import Promotion, pointwise
 from .casting import is_bool, is_complex, is_float
 from .transcendental import exp, sqrt
@@ -80,7 +81,7 @@ def neg(x):
 def absolute(x):
     if is_complex(x):  # an infinite part outdoes nan
         return jnp.where(jnp.isinf(x.real) | jnp.isinf(x.imag), jnp.inf, jnp.abs(x))
-    return jnp.abs(x)
+    return gradients.absolute(x)
 
 
 @pointwise("aten::sign", "aten::sgn")
@@ -96,7 +97,11 @@ def sign(x):
 
 @pointwise("aten::copysign.Tensor", "aten::copysign.Scalar", promotion=INT_TO_FLOAT)
 def copysign(x, y):
-    return jnp.copysign(x, jnp.asarray(y).astype(x.dtype))
+    def slope(x, y):
+        return jnp.sign(x) * jnp.copysign(jnp.ones_like(x), y)
+
+    x, y = jnp.broadcast_arrays(x, jnp.asarray(y).astype(x.dtype))
+    return gradients.with_slopes(jnp.copysign, slope, None)(x, y)
 
 
 @pointwise("aten::hypot")
@@ -237,7 +242,17 @@ def power(x, y):
         return x | ~y
     if jnp.issubdtype(x.dtype, jnp.integer):
         return _integer_power(x, y)
-    return _complex_power(x, y) if is_complex(x) else jnp.power(x, y)
+    if is_complex(x):
+        return _complex_power(x, y)
+    return gradients.with_slopes(jnp.power, _slope_of_base, _slope_of_exponent)(x, y)
+
+
+def _slope_of_base(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(y == 0, 0, y * jnp.power(x, y - 1))
+
+
+def _slope_of_exponent(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where((x == 0) & (y >= 0), 0, jnp.power(x, y) * jnp.log(x))
 
 
 def _power_of_number(x: jax.Array, y: float) -> jax.Array:

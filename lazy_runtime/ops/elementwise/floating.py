@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..gradients import with_gradient
 from ..registry import Promotion, checked_dtypes, op, pointwise
 from .casting import is_complex, is_float
 
@@ -48,7 +49,10 @@ def frexp(x):
 
 @pointwise("aten::nextafter", promotion=EXACT)
 def nextafter(x, y):
-    return jax.lax.nextafter(*jnp.broadcast_arrays(x, y))
+    def gradient(cotangent, _, x, y):
+        return jnp.where(x == y, 0, cotangent), jnp.zeros_like(y)
+
+    return with_gradient(jax.lax.nextafter, gradient)(*jnp.broadcast_arrays(x, y))
 
 
 @pointwise("aten::heaviside", promotion=EXACT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as scipy
 
+from ..gradients import with_slopes
 from ..registry import Promotion, pointwise
 
 INT_TO_FLOAT = Promotion.INT_TO_FLOAT
@@ -20,8 +22,7 @@ for _name, _function in {
     "erfinv": jax.lax.erf_inv,
     "special_erfcx": scipy.erfcx,
     "special_ndtri": scipy.ndtri,
-    "lgamma": jax.lax.lgamma,
-    "i0": scipy.i0,
+    "i0": with_slopes(scipy.i0, scipy.i1),
     "special_i0e": scipy.i0e,
     "special_i1": scipy.i1,
     "special_i1e": scipy.i1e,
@@ -34,18 +35,28 @@ for _name, _function in {
 @pointwise("aten::special_log_ndtr", promotion=INT_TO_FLOAT)
 def log_ndtr(x):
     t = x * math.sqrt(0.5)
-    return jnp.where(x < -1, jnp.log(scipy.erfcx(-t) / 2) - t * t, jnp.log1p(-jax.lax.erfc(t) / 2))
+    low, high = jnp.where(x < -1, t, 0), jnp.where(x < -1, 0, t)  # beyond, the gradient overflows, and times 0 is nan
+    return jnp.where(x < -1, jnp.log(scipy.erfcx(-low) / 2) - low * low, jnp.log1p(-jax.lax.erfc(high) / 2))
+
+
+@pointwise("aten::lgamma", promotion=INT_TO_FLOAT)
+def lgamma(x):
+    return with_slopes(jax.lax.lgamma, digamma)(x)
 
 
 @pointwise("aten::digamma", promotion=INT_TO_FLOAT)
 def digamma(x):
-    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jax.lax.digamma(x))
+    return polygamma(0, x)
 
 
 @pointwise("aten::polygamma", promotion=INT_TO_FLOAT)
 def polygamma(n, x):
+    return with_slopes(functools.partial(_polygamma, n), functools.partial(polygamma, n + 1))(x)
+
+
+def _polygamma(n: int, x: Any) -> Any:
     if n == 0:
-        return digamma(x)
+        return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jax.lax.digamma(x))
     if n == 1:
         return _trigamma(x)
     factorial = math.exp(math.lgamma(n + 1)) * (1 if n % 2 else -1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..gradients import with_slopes
 from ..registry import Promotion, pointwise
 from .casting import is_complex
 
@@ -116,7 +118,12 @@ def rsqrt(x):
 
 @pointwise("aten::atan2", promotion=INT_TO_FLOAT)
 def atan2(x, y):
-    return jnp.arctan2(x, y)
+    def slope(of, x, y):
+        square = x * x + y * y
+        return jnp.where(square == 0, 0, of(x, y) / square)
+
+    slopes = (functools.partial(slope, lambda x, y: y), functools.partial(slope, lambda x, y: -x))
+    return with_slopes(jnp.arctan2, *slopes)(*jnp.broadcast_arrays(x, y))
 
 
 @pointwise("aten::logaddexp", promotion=INT_TO_FLOAT)

@@ -118,7 +118,7 @@ def _masked_put(x, indices, values, accumulate):
         )
         if count == 0 or mask.size == 0:
             return x
-        values = jnp.take(values, jnp.maximum(taken - 1, 0), axis=numbers, mode="clip")
+        values = values.at[(slice(None),) * numbers + (jnp.maximum(taken - 1, 0),)].get(mode=IN_BOUNDS)
     chosen = mask.reshape((-1,) + (1,) * len(after))
     return jnp.where(chosen, flat + values if accumulate else values, flat).reshape(x.shape)
 
@@ -166,7 +166,7 @@ def masked_scatter(x, mask, source, *, out):
     )
     if source.size == 0:
         return x
-    values = jnp.take(source.reshape(-1), jnp.maximum(taken - 1, 0), mode="clip")
+    values = source.reshape(-1).at[jnp.clip(taken - 1, 0, source.size - 1)].get(mode=IN_BOUNDS)
     return jnp.where(mask, values.reshape(out.shape), x)
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 
 from ...ir import dtypes
+from ...lowering import argmax as places
 from ...lowering.layout import ChannelsLast, logical
+from ..gradients import absolute, root
 from ..registry import op, overload
 from .selection import cast
 
@@ -103,7 +105,7 @@ def var(x, dim=None, *, correction=None, keepdim=False, out):
 
 @op("aten::std.correction", infer=_infer_variance("std"))
 def std(x, dim=None, *, correction=None, keepdim=False, out):
-    return jnp.sqrt(_variance(x, dim, correction, keepdim)[0]).astype(dtypes.to_numpy(out.dtype))
+    return root(_variance(x, dim, correction, keepdim)[0]).astype(dtypes.to_numpy(out.dtype))
 
 
 @op("aten::var_mean.correction", infer=_infer_variance("var_mean"))
@@ -115,7 +117,7 @@ def var_mean(x, dim=None, *, correction=None, keepdim=False, out):
 @op("aten::std_mean.correction", infer=_infer_variance("std_mean"))
 def std_mean(x, dim=None, *, correction=None, keepdim=False, out):
     variance, mean = _variance(x, dim, correction, keepdim)
-    return jnp.sqrt(variance).astype(dtypes.to_numpy(out[0].dtype)), mean.astype(dtypes.to_numpy(out[1].dtype))
+    return root(variance).astype(dtypes.to_numpy(out[0].dtype)), mean.astype(dtypes.to_numpy(out[1].dtype))
 
 
 @op("aten::amax")
@@ -153,12 +155,12 @@ def _with_index(x, dim, keepdim, argument):
 
 @checked_op("aten::max.dim")
 def max_dim(x, dim, keepdim=False):
-    return _with_index(x, dim, keepdim, jnp.argmax)
+    return _with_index(x, dim, keepdim, places.argmax)
 
 
 @checked_op("aten::min.dim")
 def min_dim(x, dim, keepdim=False):
-    return _with_index(x, dim, keepdim, jnp.argmin)
+    return _with_index(x, dim, keepdim, places.argmin)
 
 
 def _arg(x, dim, keepdim, argument):
@@ -172,12 +174,12 @@ def _arg(x, dim, keepdim, argument):
 
 @checked_op("aten::argmax")
 def argmax(x, dim=None, keepdim=False):
-    return _arg(x, dim, keepdim, jnp.argmax)
+    return _arg(x, dim, keepdim, places.argmax)
 
 
 @checked_op("aten::argmin")
 def argmin(x, dim=None, keepdim=False):
-    return _arg(x, dim, keepdim, jnp.argmin)
+    return _arg(x, dim, keepdim, places.argmin)
 
 
 @op("aten::any", "aten::any.dim", "aten::any.dims")
@@ -198,7 +200,7 @@ def count_nonzero(x, dim=None):
 @op("aten::linalg_vector_norm")
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out):
     over = axes(dim, x.ndim)
-    size = jnp.abs(opmath(cast(x, dtype) if dtype is not None else x))
+    size = absolute(opmath(cast(x, dtype) if dtype is not None else x))
     if ord == float("inf"):
         norm = jnp.max(size, over, keepdims=keepdim)
     elif ord == float("-inf"):
@@ -208,9 +210,9 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out):
     elif ord == 1:
         norm = jnp.sum(size, over, keepdims=keepdim)
     elif ord == 2:
-        norm = jnp.sqrt(jnp.sum(size * size, over, keepdims=keepdim))
+        norm = root(jnp.sum(size * size, over, keepdims=keepdim))
     else:
-        norm = jnp.sum(size**ord, over, keepdims=keepdim) ** (1 / ord)
+        norm = root(jnp.sum(size**ord, over, keepdims=keepdim), ord)
     return norm.astype(dtypes.to_numpy(out.dtype))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...lowering import checks
+from ..gradients import with_gradient
 from ..registry import op
 from .indexing import IN_BOUNDS, add, out_of_bounds, out_of_range_in_self
 
@@ -62,13 +63,43 @@ def _places(x, dim, index):
     return x.at[tuple(grid)]
 
 
-def _combine(place, how, source):
-    """Writes or reduces `source` into the places, as torch's `reduce` argument says."""
+def _combine(places, x, dim, index, source, how):
+    """`x` with `source` written or reduced into places, as torch's `reduce` argument says.
+
+    Args:
+        places: `_places` or `_slices`.
+    """
+    place = places(x, dim, index)
     if how in ("add", "sum", "mean"):
         return add(place, source)
-    multiply = place.min if source.dtype == jnp.bool_ else place.multiply
-    combine = {None: place.set, "multiply": multiply, "prod": multiply, "amax": place.max, "amin": place.min}[how]
+    if how in ("multiply", "prod"):
+        return _product(places, x, dim, index, source)
+    combine = {None: place.set, "amax": place.max, "amin": place.min}[how]
     return combine(source, mode=IN_BOUNDS)
+
+
+def _product(places, x, dim, index, source):
+    if source.dtype == jnp.bool_:
+        return places(x, dim, index).min(source, mode=IN_BOUNDS)
+
+    def compute(x, source, index):
+        return places(x, dim, index).multiply(source, mode=IN_BOUNDS)
+
+    def gradient(cotangent, _, x, source, index):
+        """Of each factor the product of the others: a quotient, but where a factor is 0."""
+        own, given = (jnp.where(factor == 0, 1, factor) for factor in (x, source))
+        rest = compute(own, given, index)
+        zeros = places((x == 0).astype(jnp.int32), dim, index).add((source == 0).astype(jnp.int32), mode=IN_BOUNDS)
+
+        def others(rest, zeros, factor, divisor):
+            return jnp.where(zeros == (factor == 0), rest / divisor, 0)
+
+        of_x = cotangent * others(rest, zeros, x, own)
+        cotangent, rest, zeros = (places(each, dim, index).get(mode=IN_BOUNDS) for each in (cotangent, rest, zeros))
+        of_source = cotangent * others(rest, zeros, source, given)
+        return of_x, of_source if source.ndim else of_source.sum()
+
+    return with_gradient(compute, gradient)(x, source, index)
 
 
 @op("aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce", fallible=True)
@@ -81,7 +112,7 @@ def scatter(x, dim, index, source, *, reduce=None):
     _require_elements(x, dim, index)
     if x.size == 0:
         return x
-    return _combine(_places(x, dim, index), reduce, _source(x, index, source))
+    return _combine(_places, x, dim, index, _source(x, index, source), reduce)
 
 
 def _source(x, index, source):
@@ -106,18 +137,18 @@ def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
     _require_elements(x, dim, index)
     if x.size == 0:
         return x
-    return _reduced(x, lambda x: _places(x, dim, index), _source(x, index, source), reduce, include_self)
+    return _reduced(_places, x, dim, index, _source(x, index, source), reduce, include_self)
 
 
-def _reduced(x, places_of, source, reduce, include_self):
+def _reduced(places, x, dim, index, source, reduce, include_self):
     """`x` with `source` reduced into the places; without `include_self` what `x` holds there does not count."""
-    start = x if include_self else places_of(x).set(_identity(reduce, x.dtype), mode=IN_BOUNDS)
-    result = _combine(places_of(start), reduce, source)
+    start = x if include_self else places(x, dim, index).set(_identity(reduce, x.dtype), mode=IN_BOUNDS)
+    result = _combine(places, start, dim, index, source, reduce)
     if reduce != "mean":
         return result
     counts = jnp.ones(x.shape, jnp.int32)
-    counts = counts if include_self else places_of(counts).set(0, mode=IN_BOUNDS)
-    counts = jnp.maximum(places_of(counts).add(1, mode=IN_BOUNDS), 1)
+    counts = counts if include_self else places(counts, dim, index).set(0, mode=IN_BOUNDS)
+    counts = jnp.maximum(places(counts, dim, index).add(1, mode=IN_BOUNDS), 1)
     mean = result // counts if jnp.issubdtype(x.dtype, jnp.integer) else result / counts
     return mean.astype(x.dtype)
 
@@ -221,4 +252,4 @@ def index_reduce(x, dim, index, source, reduce, *, include_self=True):
     checks.in_range(index, x.shape[dim], out_of_range_in_self, lowest=0)
     if x.size == 0:
         return x
-    return _reduced(x, lambda x: _slices(x, dim, index), source, reduce, include_self)
+    return _reduced(_slices, x, dim, index, source, reduce, include_self)

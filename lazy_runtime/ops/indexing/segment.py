@@ -11,6 +11,7 @@ import torch
 
 from ...ir import dtypes
 from ...lowering import checks
+from ..gradients import with_gradient
 from ..registry import op
 from .reduction import opmath
 
@@ -83,7 +84,21 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
     start = _EMPTY[reduce] if initial is None else initial
     segments = _Segments(data, lengths, offsets, axis)
     checks.require((segments.lengths >= 0).all(), lambda _: RuntimeError(_NEGATIVE))
-    rows = segments.rows(opmath(data))
+
+    def compute(data, lengths, offsets):
+        found = _reduced(_Segments(data, lengths, offsets, axis), opmath(data), reduce, start, initial is None)
+        return found.reshape(out.shape).astype(dtypes.to_numpy(out.dtype))
+
+    def gradient(cotangent, output, data, lengths, offsets):
+        where = {"lengths": lengths, "offsets": offsets, "axis": axis, "initial": initial}
+        return (segment_reduce_backward(cotangent, output, data, reduce, **where),)
+
+    return with_gradient(compute, gradient)(data, lengths, offsets)
+
+
+def _reduced(segments, data, reduce, start, is_empty_nan):
+    """(segments, elements of a row) reduced."""
+    rows = segments.rows(data)
     if reduce in ("sum", "mean"):
         found = segments.total(rows)[:-1] + start
     elif reduce == "prod":
@@ -94,8 +109,8 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
         found = jnp.minimum(segments.total(rows, jax.ops.segment_min)[:-1], start)
     if reduce == "mean":
         length = segments.lengths[:, None]
-        found = jnp.where(length > 0, found / length, jnp.nan if initial is None else found)
-    return found.reshape(out.shape).astype(dtypes.to_numpy(out.dtype))
+        found = jnp.where(length > 0, found / length, jnp.nan if is_empty_nan else found)
+    return found
 
 
 def _check_lengths(lengths, size: int) -> None:
@@ -109,7 +124,7 @@ def _check_lengths(lengths, size: int) -> None:
 
 
 @op("aten::_segment_reduce_backward")
-def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None, out):
+def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None):
     axis %= data.ndim
     segments = _Segments(data, lengths, offsets, axis)
     rows = segments.rows(opmath(data))
@@ -136,4 +151,4 @@ def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets
         grads = grads * jnp.where(is_nan | is_zero, others, of_rows(opmath(output)) / rows)
     inside = segments.ids < segments.count
     grads = jnp.where(inside[:, None], grads, 0)
-    return grads.reshape(out.shape).astype(dtypes.to_numpy(out.dtype))
+    return grads.reshape(data.shape).astype(data.dtype)

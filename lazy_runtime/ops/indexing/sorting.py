@@ -14,6 +14,8 @@ import torch
 
 from ...ir import dtypes
 from ...lowering import checks
+from ...lowering.argmax import argmax
+from ..gradients import with_gradient
 from ..registry import op, overload
 from .reduction import checked_op
 
@@ -86,7 +88,15 @@ def _median(x, dim, keepdim, out, ignore_nan):
 def _median_of_all(x, ignore_nan):
     if x.size == 0:  # of integers the kernel gives the nan's cast
         return jnp.asarray(torch.tensor(float("nan")).to(dtypes.to_torch(x.dtype)).item(), x.dtype)
-    return _median(x.reshape(-1), 0, False, None, ignore_nan)[0]
+
+    def compute(x):
+        return _median(x.reshape(-1), 0, False, None, ignore_nan)[0]
+
+    def gradient(cotangent, found, x):  # of all that are equal to the median, alike
+        chosen = (x == found) | (jnp.isnan(x) & jnp.isnan(found))
+        return (jnp.where(chosen, cotangent / chosen.sum(), 0).astype(x.dtype),)
+
+    return with_gradient(compute, gradient)(x)
 
 
 @checked_op("aten::median")
@@ -122,7 +132,7 @@ def mode(x, dim=-1, keepdim=False, *, out):
     after = jax.lax.slice_in_dim(values, 1, x.shape[dim], axis=dim)
     starts = jnp.concatenate([jnp.ones_like(jax.lax.slice_in_dim(values, 0, 1, axis=dim), bool), before != after], dim)
     length = place - jax.lax.cummax(jnp.where(starts, place, 0), dim)  # of each run so far
-    longest = jnp.argmax(length, axis=dim, keepdims=True)  # the first: the smallest value
+    longest = argmax(length, axis=dim, keepdims=True)  # the first: the smallest value
     return _pick(x, jnp.take_along_axis(order, longest, axis=dim), dim, keepdim)
 
 

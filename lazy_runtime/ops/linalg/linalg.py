@@ -15,7 +15,9 @@ from jax.lax import linalg
 
 from ...compat.torch import OpOverload
 from ...lowering import checks
+from ...lowering.argmax import argmax
 from .. import host_call
+from ..gradients import hermitian
 from ..registry import op
 from ..training import asserts
 
@@ -50,7 +52,7 @@ def _first(wrong):
     """Number from 1 of the first that is true along the last axis, or 0; int32."""
     if wrong.shape[-1] == 0:
         return jnp.zeros(wrong.shape[:-1], jnp.int32)
-    return jnp.where(wrong.any(-1), jnp.argmax(wrong, -1) + 1, 0).astype(jnp.int32)
+    return jnp.where(wrong.any(-1), argmax(wrong, -1) + 1, 0).astype(jnp.int32)
 
 
 def lower_and_upper(factors):
@@ -126,11 +128,12 @@ def cholesky_factor(x, upper: bool):
     """The triangular factor, and info: the order of the first leading minor that is not positive."""
     if x.size == 0:
         return x, jnp.zeros(x.shape[:-2], jnp.int32)
-    lower = linalg.cholesky(adjoint(x) if upper else x, symmetrize_input=False)
+    x = hermitian(x, upper)
+    lower = linalg.cholesky(x, symmetrize_input=False)
     failed = jnp.isnan(jnp.diagonal(lower, axis1=-2, axis2=-1)).any(-1)
 
     def diagnosed():
-        partial, info = _cholesky_until_it_fails(adjoint(x) if upper else x)
+        partial, info = _cholesky_until_it_fails(x)
         return jnp.where(failed[..., None, None], partial, lower), jnp.where(failed, info, 0)
 
     def passed():
@@ -219,7 +222,7 @@ def ormqr(reflectors, tau, x, left=True, transpose=False):
 
 def eigh(x, uplo: str = "L"):
     """Eigenvalues (ascending) and eigenvectors from one triangle of Hermitian matrices."""
-    vectors, values = linalg.eigh(x if uplo in "Ll" else adjoint(x), symmetrize_input=False)
+    vectors, values = linalg.eigh(hermitian(x, uplo in "Uu"), symmetrize_input=False)
     if x.size and x.shape[-1] > 2:  # LAPACK needs no iteration for smaller ones, and gives their nans
         # jax gives nans where LAPACK gives up, and does not say which code it gave up with
         info = jnp.isnan(values).any(-1) & ~jnp.isinf(x).any((-2, -1))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax.lax import linalg
 
+from ...lowering.argmax import argmax
+from ..gradients import with_gradient
 from ..registry import op
 from .linalg import adjoint, eigh, lu_factor, require_info, require_pivots, svd
 from .matmul import exact_product
@@ -58,7 +62,7 @@ def cholesky_solve(b, factor, upper=False):
 def cholesky_inverse(factor, upper=False):
     zero = jnp.diagonal(factor, axis1=-2, axis2=-1) == 0
     if zero.size:
-        require_info(jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0).astype(jnp.int32), "cholesky_inverse")
+        require_info(jnp.where(zero.any(-1), argmax(zero, -1) + 1, 0).astype(jnp.int32), "cholesky_inverse")
     return cholesky_solve(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor, upper)
 
 
@@ -153,6 +157,23 @@ def _linalg_slogdet(a, *, input_spec):
 def linalg_pinv(a, *, atol=None, rtol=None, hermitian=False, out):
     if a.size == 0:
         return jnp.zeros(out.shape, a.dtype)
+    inverse = jax.lax.stop_gradient(_pinv(a, atol, rtol, hermitian))  # checked, which no `with_gradient` may be
+    return with_gradient(lambda _, inverse: inverse, _pinv_gradient)(a, inverse)
+
+
+def _pinv_gradient(cotangent, _, a, inverse):
+    """Golub and Pereyra, The differentiation of pseudo-inverses and nonlinear least squares problems, 1973."""
+    adjoint_of_inverse, g = adjoint(inverse), adjoint(cotangent)
+    product = functools.partial(functools.reduce, exact_product)
+    rows = jnp.eye(a.shape[-2], dtype=a.dtype) - exact_product(a, inverse)
+    columns = jnp.eye(a.shape[-1], dtype=a.dtype) - exact_product(inverse, a)
+    through = product([adjoint_of_inverse, cotangent, adjoint_of_inverse])
+    left = product([rows, g, inverse, adjoint_of_inverse])
+    right = product([adjoint_of_inverse, inverse, g, columns])
+    return (left + right - through,)
+
+
+def _pinv(a, atol, rtol, hermitian):
     if hermitian:
         values, vectors = eigh(a)
         left, right = vectors, adjoint(vectors)
@@ -239,7 +260,7 @@ def _by_qr(a, b):
     nothing = (a == 0).all((-2, -1))
     if zero.size:
         zero = zero & ~nothing[..., None]
-        info = jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0).astype(jnp.int32)
+        info = jnp.where(zero.any(-1), argmax(zero, -1) + 1, 0).astype(jnp.int32)
         require_info(info, "torch.linalg.lstsq")
     if rows >= columns:
         x = solve_triangular(r, exact_product(adjoint(q), b), upper=True)

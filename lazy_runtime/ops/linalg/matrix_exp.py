@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from ..gradients import with_gradient
 from ..registry import op
 from .matmul import exact_product
 
@@ -20,8 +21,18 @@ def linalg_matrix_exp(x):
     """exp(x) = exp(x / 2**s) ** (2**s): matrix products alone, unlike `jax.scipy.linalg.expm`, whose Padé approximants
     need solving and which gives nans from a norm of 2**16 times the bound on.
     """
-    if x.size == 0:
-        return x
+    return with_gradient(_exponential, lambda cotangent, _, x: (_gradient(cotangent, x),))(x) if x.size else x
+
+
+def _gradient(cotangent, x):
+    """A block of the exponential of `[[x^H, cotangent], [0, x^H]]` (Higham, Functions of Matrices, theorem 3.6)."""
+    size = x.shape[-1]
+    adjoint = jnp.conj(jnp.swapaxes(x, -2, -1))
+    blocks = jnp.block([[adjoint, cotangent], [jnp.zeros_like(x), adjoint]])
+    return _exponential(blocks)[..., :size, size:]
+
+
+def _exponential(x):
     dtype = x.dtype
     x = x.astype(jnp.float32) if dtype.itemsize < 4 else x
     norm = jnp.abs(x).sum(-2).max(-1)
@@ -43,9 +54,9 @@ def _taylor(x):
         powers.append(exact_product(powers[-1], x))
 
     def part(first):
-        return sum(powers[k] / math.factorial(first + k) for k in range(step))
+        return sum(powers[k] / float(math.factorial(first + k)) for k in range(step))
 
-    y = powers[0] / math.factorial(_DEGREE)
+    y = powers[0] / float(math.factorial(_DEGREE))
     for first in range(_DEGREE - step, -1, -step):
         y = exact_product(y, powers[step]) + part(first)
     return y

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from ...lowering import checks
+from ..gradients import with_gradient
+from ..indexing.indexing import IN_BOUNDS
 from ..registry import op
 
 aten = torch.ops.aten
@@ -48,7 +50,7 @@ def _problem(log_probs, targets, input_lengths, target_lengths, blank: int) -> _
     targets = jnp.where(place < count[:, None], targets[:, :width], blank).astype(jnp.int64)
     labels = jnp.full((steps.size, 2 * width + 1), blank, jnp.int64).at[:, 1::2].set(targets)
     index = jnp.broadcast_to(labels, (log_probs.shape[0], *labels.shape))
-    emitted = jnp.take_along_axis(log_probs, index, 2, mode="clip")
+    emitted = jnp.take_along_axis(log_probs, index, 2, mode=IN_BOUNDS)
     before = jnp.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, : labels.shape[1]]
     skips = (labels != blank) & (labels != before) & (jnp.arange(labels.shape[1]) >= 2)
     return _Problem(labels, emitted, skips, steps, 2 * count)
@@ -173,10 +175,20 @@ _LENGTHS = ("input_lengths", "target_lengths")
 @op("aten::_ctc_loss", infer=_infer)
 @op("aten::_ctc_loss.Tensor", fallible=True, host_inputs=_LENGTHS, infer=_infer_with_tensors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    if isinstance(input_lengths, jax.Array):
+    are_data = isinstance(input_lengths, jax.Array)
+    if are_data:
         _check(log_probs, targets, input_lengths, target_lengths)
-    alphas, loss = _forward(_problem(log_probs, targets, input_lengths, target_lengths, blank))
-    return loss, alphas
+    lengths = (input_lengths, target_lengths)
+    constants = () if are_data else lengths
+
+    def compute(log_probs, targets, *lengths):
+        alphas, loss = _forward(_problem(log_probs, targets, *(lengths or constants), blank=blank))
+        return loss, alphas
+
+    def gradient(cotangents, results, *operands):  # right behind a log_softmax alone, as torch's is
+        return (ctc_loss_backward(cotangents[0], *operands, *constants, *results, blank, zero_infinity),)
+
+    return with_gradient(compute, gradient)(log_probs, targets, *(lengths if are_data else ()))
 
 
 def _like_input(grad, log_probs, *rest):

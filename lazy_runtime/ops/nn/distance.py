@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from ..gradients import absolute, root
 from ..linalg.matmul_xla import product
 from ..registry import op
 
@@ -19,22 +20,22 @@ def cdist_forward(x, y, p, compute_mode, *, out):
         return jnp.zeros(out.shape, x.dtype)
     if p == 2 and (compute_mode == 1 or (many and compute_mode in (None, 0))):
         return _euclidean(x, y)
-    size = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+    size = absolute(x[..., :, None, :] - y[..., None, :, :])
     if p == 0:
         return jnp.where(jnp.isnan(size), size, size != 0).sum(-1)
     if p == 1:
         return size.sum(-1)
     if p == 2:
-        return jnp.sqrt(jnp.square(size).sum(-1))
+        return root(jnp.square(size).sum(-1))
     if p == float("inf"):
         return jnp.where(jnp.isnan(size), 0, size).max(-1)  # torch's kernel passes over nans in this one
-    return (size**p).sum(-1) ** (1 / p)
+    return root((size**p).sum(-1), p)
 
 
 def _euclidean(x, y):
     squares = jnp.square(x).sum(-1)[..., :, None] + jnp.square(y).sum(-1)[..., None, :]
     squares = squares - 2 * product(x, y.mT)
-    return jnp.sqrt(jnp.where(squares < 0, 0, squares))
+    return root(jnp.where(squares < 0, 0, squares))
 
 
 @op("aten::_cdist_backward")
@@ -76,7 +77,7 @@ def pdist_forward(x, p=2.0, *, out):
     if p == 1:
         return size.sum(-1)
     if p == 2:
-        return jnp.sqrt(jnp.square(size).sum(-1))
+        return root(jnp.square(size).sum(-1))
     if p == float("inf"):
         return size.max(-1)
     return (size**p).sum(-1) ** (1 / p)

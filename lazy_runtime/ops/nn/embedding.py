@@ -74,7 +74,7 @@ def embedding_bag(
     indices = indices.astype(jnp.int64)
     counted = jnp.where(indices == padding_idx, count, bags)  # what is in no bag of `count` is dropped
     sizes = jnp.zeros(count, jnp.int64).at[counted].add(1, mode="drop")
-    rows = opmath(jnp.take(weight, indices, 0, mode="clip"))
+    rows = opmath(weight.at[indices].get(mode=IN_BOUNDS))
     if per_sample_weights is not None:
         rows = rows * opmath(per_sample_weights)[:, None]
     if mode == MAX:
@@ -180,7 +180,7 @@ def _of_bags(grad, indices, bags, padding_idx):
 @op("aten::_embedding_bag_per_sample_weights_backward")
 def embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
     rows = _of_bags(grad, indices, _bags(indices, offsets), padding_idx)
-    return jnp.sum(rows * opmath(jnp.take(weight, indices, 0, mode="clip")), 1).astype(grad.dtype)
+    return jnp.sum(rows * opmath(weight.at[indices].get(mode=IN_BOUNDS)), 1).astype(grad.dtype)
 
 
 @op("aten::embedding_renorm", fallible=True)

@@ -11,6 +11,7 @@ import torch
 
 from ...ir import dtypes
 from ...lowering import checks
+from ..gradients import with_slopes
 from ..indexing.reduction import checked_op, opmath
 from ..indexing.selection import cast
 from ..registry import op
@@ -22,9 +23,11 @@ NONE, MEAN, SUM = 0, 1, 2  # at::Reduction
 
 @op("aten::_safe_softmax")
 def safe_softmax(x, dim, dtype=None, *, out):
-    # a row of -inf has no weights at all: zeros, not nan
-    weights = softmax(cast(x, out.dtype), dim, out=out)
-    return jnp.where(jnp.all(x == -jnp.inf, dim, keepdims=True), 0, weights) if x.ndim else weights
+    if not x.ndim:
+        return softmax(cast(x, out.dtype), dim, out=out)
+    # a row of -inf has no weights at all: zeros, not nan, in jax's gradient neither
+    is_empty = jnp.all(x == -jnp.inf, dim, keepdims=True)
+    return jnp.where(is_empty, 0, softmax(jnp.where(is_empty, 0, cast(x, out.dtype)), dim, out=out))
 
 
 @checked_op("aten::_softmax")
@@ -131,14 +134,22 @@ def binary_cross_entropy(x, target, weight=None, reduction=MEAN):
         inside = jnp.all((value >= 0) & (value <= 1))
         message = f"all elements of {name} should be between 0 and 1"
         checks.require(inside, lambda _, message=message: RuntimeError(message))
-    # torch clamps the logarithms at -100
-    loss = -(target * jnp.maximum(jnp.log(x), -100) + (1 - target) * jnp.maximum(jnp.log1p(-x), -100))
+
+    def of_each(x, target):  # torch clamps the logarithms at -100
+        return -(target * jnp.maximum(jnp.log(x), -100) + (1 - target) * jnp.maximum(jnp.log1p(-x), -100))
+
+    slopes = (lambda x, target: _slope(x, target), lambda x, target: jnp.log1p(-x) - jnp.log(x))
+    loss = with_slopes(of_each, *slopes)(x, target)
     return reduce(loss if weight is None else loss * weight, reduction)
+
+
+def _slope(x, target):
+    return (x - target) / jnp.maximum((1 - x) * x, 1e-12)
 
 
 @op("aten::binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad, x, target, weight=None, reduction=MEAN):
-    slope = grad * (x - target) / jnp.maximum((1 - x) * x, 1e-12)
+    slope = grad * _slope(x, target)
     slope = slope if weight is None else slope * weight
     return (slope / x.size if reduction == MEAN else slope).astype(x.dtype)
 

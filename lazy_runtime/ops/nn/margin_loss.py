@@ -9,6 +9,7 @@ import torch
 
 from ...compat.torch import OpOverload
 from ...lowering import checks
+from ..indexing.indexing import IN_BOUNDS
 from ..indexing.reduction import opmath
 from ..registry import op
 from .loss import MEAN, NONE, reduce
@@ -57,9 +58,9 @@ def _one_label(x, target, weight, margin):
     """
     x, target = _rows(x), target.reshape(-1, 1)
     checks.in_range(target, x.shape[1], lambda n: RuntimeError("target out of range"), lowest=0)
-    away = margin - jnp.take_along_axis(x, target, 1, mode="clip") + x
+    away = margin - jnp.take_along_axis(x, target, 1, mode=IN_BOUNDS) + x
     others = jnp.arange(x.shape[1]) != target
-    return away, others, 1 if weight is None else jnp.take(opmath(weight), target, mode="clip")
+    return away, others, 1 if weight is None else opmath(weight).at[target].get(mode=IN_BOUNDS)
 
 
 @op("aten::multi_margin_loss", fallible=True, infer=_on_cpu(aten.multi_margin_loss.default))

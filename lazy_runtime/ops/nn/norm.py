@@ -106,6 +106,8 @@ def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum,
 
 
 def _saved(mean, invstd, out):
+    """What the gradient wants, in its dtypes. It is constant to torch, and so to jax."""
+    mean, invstd = jax.lax.stop_gradient((mean, invstd))
     return mean.astype(dtypes.to_numpy(out[1].dtype)), invstd.astype(dtypes.to_numpy(out[2].dtype))
 
 
@@ -247,7 +249,8 @@ def native_group_norm(x, weight, bias, N, C, HxW, group, eps, *, out):
         y = y * _channelwise(opmath(weight), x)
     if bias is not None:
         y = y + _channelwise(opmath(bias), x)
-    return y.astype(x.dtype), *_saved(mean[..., 0], rstd[..., 0], out)
+    mean, rstd = mean[..., 0], rstd[..., 0]  # with gradients, unlike those of other norms
+    return y.astype(x.dtype), mean.astype(dtypes.to_numpy(out[1].dtype)), rstd.astype(dtypes.to_numpy(out[2].dtype))
 
 
 @op("aten::native_group_norm_backward")

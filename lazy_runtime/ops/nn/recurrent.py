@@ -17,6 +17,7 @@ import torch
 
 from ...ir import dtypes
 from ...lowering.layout import Transposed
+from ..indexing.indexing import IN_BOUNDS
 from ..indexing.reduction import opmath
 from ..kernels import Kernel, Table
 from ..linalg import matmul_kernels
@@ -99,7 +100,10 @@ def _packing(batch_sizes: Any, batch: int, rows: int) -> _Packing:
 
 def _spread(x: Any, packing: _Packing | None) -> Any:
     """Rows as (steps, batch, features), zero where there are none."""
-    return x if packing is None else jnp.where(packing.valid, jnp.take(x, packing.row, axis=0, mode="clip"), 0)
+    if packing is None:
+        return x
+    rows = jnp.clip(packing.row, 0, x.shape[0] - 1)
+    return jnp.where(packing.valid, x.at[rows].get(mode=IN_BOUNDS), 0)
 
 
 def _packed(x: Any, packing: _Packing | None) -> Any:

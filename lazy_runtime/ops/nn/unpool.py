@@ -9,6 +9,9 @@ import torch
 
 from ...compat.tracing import suggest_memory_format
 from ...lowering import checks
+from ...lowering.argmax import argmax
+from ..gradients import with_gradient
+from ..indexing.indexing import IN_BOUNDS
 from ..indexing.reduction import opmath
 from ..registry import op
 
@@ -42,11 +45,11 @@ def _fractional(x, kernel, samples, sizes):
     count, window = math.prod(sizes), math.prod(kernel)
     place = jnp.broadcast_to(place, (*planes, *sizes, *kernel)).reshape(*planes, count, window)
     images = x.reshape(*planes, math.prod(spatial))
-    parts = jnp.take_along_axis(images, place.reshape(*planes, count * window), 2, mode="clip").reshape(place.shape)
+    parts = jnp.take_along_axis(images, place.reshape(*planes, count * window), 2, mode=IN_BOUNDS).reshape(place.shape)
     # the first of equals, but the last nan
     is_nan = jnp.isnan(parts)
-    last = window - 1 - jnp.argmax(is_nan[..., ::-1], -1)
-    chosen = jnp.where(is_nan.any(-1), last, jnp.argmax(parts, -1))[..., None]
+    last = window - 1 - argmax(is_nan[..., ::-1], -1)
+    chosen = jnp.where(is_nan.any(-1), last, argmax(parts, -1))[..., None]
     shape = (*x.shape[:-n], *sizes)
     return [jnp.take_along_axis(each, chosen, -1).reshape(shape) for each in (parts, place)]
 
@@ -96,4 +99,12 @@ def max_unpool(x, indices, output_size, *rest):
     message = f"(output volumes are of size {volume})"
     checks.in_range(indices, size, lambda n: RuntimeError(f"Found an invalid max index: {n} {message}"), lowest=0)
     n = len(output_size)
-    return _scattered(x, indices, output_size, "set").reshape(*x.shape[:-n], *output_size)
+
+    def unpool(x, indices):
+        return _scattered(x, indices, output_size, "set").reshape(*x.shape[:-n], *output_size)
+
+    def gradient(cotangent, _, x, indices):  # of all that are written to one place, too
+        flat, places = (y.reshape(*x.shape[:-n], -1) for y in (cotangent, indices))
+        return (jnp.take_along_axis(flat, places, -1, mode=IN_BOUNDS).reshape(x.shape),)
+
+    return with_gradient(unpool, gradient)(x, indices)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from ...lowering import checks
+from ...lowering.argmax import argmax
 from ..registry import op
 
 aten = torch.ops.aten
@@ -17,7 +18,7 @@ aten = torch.ops.aten
 def _linalg_check_errors(info, api_name, *, is_matrix):
     flat = info.reshape(-1).astype(jnp.int64)
     if flat.size:
-        first = jnp.argmax(flat != 0)
+        first = argmax(flat != 0)
         checks.require(~flat.any(), _linalg_error(api_name, is_matrix), (first << 32) | (flat[first] & 0xFFFFFFFF))
     return ()
 
