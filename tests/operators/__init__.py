@@ -14,7 +14,8 @@ A row is (database, entry, direction, dtype, road). Databases: `op_db`, `foreach
 `forward`, `backward`, `inplace`, `out`, `strided_out`, `errors` (torch's samples of wrong calls), `wrong` (samples with
 one random change: 20 that the CPU refuses, and some that it takes), `limits` (integers at both ends of their types),
 `layouts` (each operand in several orders of memory, from operators of the same program). Roads: `lazy`, `eager` (mode),
-`compile` (`torch.compile`), `host` (`torch.compile` of plain CPU tensors). The same filters go with every command, each
+`compile` (`torch.compile`), `host` (`torch.compile` of plain CPU tensors), `function` (`lazy_runtime.jax.function`, of
+`op_db` in float32). The same filters go with every command, each
 may be given several times. Results are added to `results/rows.jsonl`; the last one of a row counts, so a run of a part
 updates that part.
 

@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--database", action="append", choices=("op_db", "foreach", "module_db", "optim_db"))
     shared.add_argument("--direction", action="append", choices=rows.DIRECTIONS)
     shared.add_argument("--dtype", action="append", choices=(*rows.DTYPES, "int8", "int16"))
-    shared.add_argument("--road", action="append", choices=rows.ROADS)
+    shared.add_argument("--road", action="append", choices=(*rows.ROADS, rows.FUNCTION))
     parser = argparse.ArgumentParser(prog="python -m tests.operators", description=__doc__)
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", parents=[shared], help="judge rows and store the outcomes")

@@ -64,14 +64,25 @@ class Comparison:
         values: also compare the elements.
         strides: also compare strides.
         errors: also compare the types and messages of errors.
+        zeros: zeros are as good as no gradient.
     """
 
-    def __init__(self, entry: str, direction: str, values: bool = True, strides: bool = True, errors: bool = True):
+    def __init__(
+        self,
+        entry: str,
+        direction: str,
+        *,
+        values: bool = True,
+        strides: bool = True,
+        errors: bool = True,
+        zeros: bool = False,
+    ):
         self._entry = entry
         self._direction = direction
         self._values = values
         self._strides = strides
         self._errors = errors
+        self._zeros = zeros
 
     def difference(self, expected: Result, result: Result, exact: Callable[[], Result] | None = None) -> str | None:
         """How the result differs from what was expected, in one line; None if it does not.
@@ -82,6 +93,8 @@ class Comparison:
         """
         if expected.error is not None or result.error is not None:
             return _error_difference(expected.error, result, self._errors)
+        if self._zeros:
+            expected = _with_zeros(expected, result)
         if expected.structure != result.structure:
             return f"structure {result.structure} instead of {expected.structure}"
         if any(isinstance(x, Look) and x.device != result.device for x in result.leaves):
@@ -132,6 +145,17 @@ class Comparison:
         value = exact.value.to(x.dtype).to(exact.dtype)  # infinite where it is too large for the dtype
         right = torch.isclose(y.value.to(exact.dtype), value, bound.rtol, bound.atol, equal_nan=True)
         return dataclasses.replace(x, value=torch.where(right, y.value, x.value))
+
+
+def _with_zeros(expected: Result, result: Result) -> Result:
+    """What is expected, with zeros in place of None where the result is a tensor."""
+    if expected.structure is None or len(expected.leaves) != len(result.leaves):
+        return expected
+    leaves = [
+        dataclasses.replace(y, value=torch.zeros_like(y.value)) if x is None and isinstance(y, Look) else x
+        for x, y in zip(expected.leaves, result.leaves, strict=True)
+    ]
+    return dataclasses.replace(expected, leaves=leaves)
 
 
 def _first(compare: Callable[[Any, Any], str | None], expected: list[Any], result: list[Any]) -> str | None:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from .rows import Row
+from .rows import FUNCTION, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +150,50 @@ EXPECTED: list[Expected] = [
         dtypes=("int16",),
     ),
     Expected("Dynamo has no sparse tensors in its graphs, with any backend", "to_sparse", roads=("compile",)),
+    # ---- through jax
+    Expected(
+        "a size depends on data, or a value is read: jax traces the function once",
+        "allclose|argwhere|combinations|cov|equal|item|masked_select|narrow|nn_functional_gaussian_nll_loss|nonzero|"
+        "repeat_interleave|tensor_split|to_sparse|unique|unique_consecutive",
+        roads=(FUNCTION,),
+    ),
+    Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce", roads=(FUNCTION,)),
+    Expected("jax has tuples in place of torch.Size", "broadcast_shapes", roads=(FUNCTION,)),
+    Expected(
+        "as_strided beyond an argument reads memory that the argument does not show",
+        "as_strided_partial_views",
+        roads=(FUNCTION,),
+    ),
+    Expected(
+        "torch's gradient passes what is overwritten through, too",
+        "as_strided_scatter",
+        directions=("backward",),
+        roads=(FUNCTION,),
+    ),
+    Expected(
+        "torch has a gradient for the triangle that is not read, too",
+        "cholesky_inverse|cholesky_solve",
+        directions=("backward",),
+        roads=(FUNCTION,),
+    ),
+    Expected(
+        "jax does not differentiate it",
+        "linalg_eig|linalg_eigvals|linalg_householder_product|linalg_svd|ormqr|svd",
+        directions=("backward",),
+        roads=(FUNCTION,),
+    ),
+    Expected(
+        "the rounding of the gradient of a QR decomposition; in float64 it agrees to 1e-15",
+        "linalg_lstsq|linalg_lstsq_grad_oriented",
+        directions=("backward",),
+        roads=(FUNCTION,),
+    ),
+    Expected(
+        "of zeros, the gradient of a norm of negative order is nan",
+        "linalg_norm_subgradients_at_zero",
+        directions=("backward",),
+        roads=(FUNCTION,),
+    ),
 ]
 
 

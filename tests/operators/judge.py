@@ -13,12 +13,12 @@ import lazy_runtime
 from lazy_runtime.common import metrics
 from lazy_runtime.ops import registry
 
-from . import dynamo, roads, tolerances
+from . import dynamo, function, roads, tolerances
 from .arguments import CPU, EXACT, XLA
 from .case import Case
 from .cases import cases
 from .compare import Comparison, first_line
-from .rows import Row
+from .rows import FUNCTION, Row
 from .wrong_calls import refusals
 
 Outcome = dict[str, Any]
@@ -75,13 +75,14 @@ def _judge(row: Row, found: list[Case]) -> Outcome:
     metrics.clear()
     failures = []
     compiled = dynamo.Road(may_break, dynamo.ROADS.get(row.road, XLA))
-    road = {"lazy": roads.lazy, "eager": roads.eager}.get(row.road, compiled.run)
+    road = {"lazy": roads.lazy, "eager": roads.eager, FUNCTION: function.run}.get(row.road, compiled.run)
     comparison = Comparison(
         row.entry,
         row.direction,
         values=row.entry not in tolerances.UNDEFINED,
-        strides=row.direction not in ("backward", "layouts"),
+        strides=row.direction not in ("backward", "layouts") and row.road != FUNCTION,  # arrays of jax have none
         errors=row.road not in dynamo.ROADS,  # Dynamo has its own
+        zeros=row.road == FUNCTION,  # jax knows no other
     )
     for case, reference, result in zip(found, expected, road(found), strict=True):
         problem = comparison.difference(reference, result, functools.partial(roads.attempt, case, EXACT))

@@ -50,9 +50,11 @@ CPU. Written by `python -m tests.operators report` from the outcomes of `make te
 
 A row is one entry in one direction and dtype on one road: lazy mode, eager mode, `torch.compile(backend="openxla",
 fullgraph=True)` (without `fullgraph` where the size of a result depends on data), and that of plain CPU tensors, which
-has the last two columns. It passes if all of its samples give what the CPU gives: structure, dtypes, sizes, strides,
-values within `tests/operators/tolerances.py`, or the same error. Rows without an outcome here count as
-they are recorded in `tests/operators/passing.txt`; "passes" says that of a cell.
+has columns of its own. In float32 there is one more: a module of the call through `lazy_runtime.jax.function`, jitted
+and differentiated by jax, in the last two columns. A row passes if all of its samples give what
+the CPU gives: structure, dtypes, sizes, strides (but through jax), values within `tests/operators/tolerances.py`, or
+the same error. Rows without an outcome here count as they are recorded in `tests/operators/passing.txt`; "passes" says
+that of a cell.
 
 """
 
@@ -63,15 +65,15 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
     def passes(row: Row) -> bool:
         return outcomes.get(row, {}).get("outcome") == "pass"
 
-    def count(database: str, takes: Callable[[Row], bool], host: bool = False) -> tuple[list[str], list[str]]:
+    def count(database: str, takes: Callable[[Row], bool], alone: str = "") -> tuple[list[str], list[str]]:
         """The entries that have such rows, and those of them whose rows all pass.
 
         Args:
-            host: of plain tensors, not of the roads on xla.
+            alone: the road, of those that are counted alone; by default all others.
         """
         found: dict[str, list[Row]] = defaultdict(list)
         for row in wanted:
-            if row.database == database and (row.road == "host") == host and takes(row):
+            if row.database == database and _alone(row) == alone and takes(row):
                 found[row.entry].append(row)
         return list(found), [entry for entry, each in found.items() if all(map(passes, each))]
 
@@ -81,8 +83,12 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
         entries, passing = count(database, takes)
         yield f"| {label} | {len(passing)} | {len(entries)} | {_percent(len(passing), len(entries))} |"
     for label, database, takes in _HOST_TOTALS:
-        entries, passing = count(database, takes, host=True)
+        entries, passing = count(database, takes, "host")
         yield f"| {label}, CPU tensors | {len(passing)} | {len(entries)} | {_percent(len(passing), len(entries))} |"
+    for direction in ("forward", "backward"):
+        entries, passing = count("op_db", lambda row: row.direction == direction, rows.FUNCTION)  # noqa: B023
+        rate = _percent(len(passing), len(entries))
+        yield f"| `op_db`, {direction}, float32, through jax | {len(passing)} | {len(entries)} | {rate} |"
     _, forward = count("op_db", _is_first)
     without = [
         entry
@@ -90,7 +96,7 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
         if not any(
             outcomes[row].get("called")
             for row in wanted
-            if row.database == "op_db" and row.entry == entry and row.road != "host" and _is_first(row)
+            if row.database == "op_db" and row.entry == entry and not _alone(row) and _is_first(row)
         )
     ]
     yield (
@@ -100,6 +106,11 @@ def _totals(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> Iterator[str
     run = [row for row in wanted if row in outcomes]
     passing = sum(map(passes, wanted))
     yield f"\n{len(run)} of {len(wanted)} rows were run so far, {passing} passed ({_percent(passing, len(wanted))}).\n"
+
+
+def _alone(row: Row) -> str:
+    """The row's road if its rows are counted apart from those of the roads on xla."""
+    return row.road if row.road in ("host", rows.FUNCTION) else ""
 
 
 def _is_first(row: Row) -> bool:
@@ -151,13 +162,13 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
     for database in rows.databases():
         lines += [
             f"\n## {database}\n",
-            f"| entry | {' | '.join(CLASSES)} | backward | other | CPU tensors | backward |",
-            "|---" * (len(CLASSES) + 5) + "|",
+            f"| entry | {' | '.join(CLASSES)} | backward | other | CPU tensors | backward | through jax | backward |",
+            "|---" * (len(CLASSES) + 7) + "|",
         ]
         for (of, name), found in sorted(entries.items()):
             if of == database:
-                host = [row for row in found if row.road == "host"]
-                found = [row for row in found if row.road != "host"]
+                alone = {road: [row for row in found if row.road == road] for road in ("host", rows.FUNCTION)}
+                found = [row for row in found if not _alone(row)]
                 cells = [
                     _served([row for row in found if row.dtype in dtypes and row.direction == "forward"], outcomes)
                     for dtypes in CLASSES.values()
@@ -165,8 +176,9 @@ def _body(wanted: Iterable[Row], outcomes: dict[Row, Outcome]) -> str:
                 cells.append(_passing([row for row in found if row.direction == "backward"], outcomes))
                 others = [row for row in found if row.direction not in ("forward", "backward")]
                 cells.append(_passing(others, outcomes))
-                cells.append(_served([row for row in host if row.direction == "forward"], outcomes))
-                cells.append(_passing([row for row in host if row.direction == "backward"], outcomes))
+                for each in alone.values():
+                    cells.append(_served([row for row in each if row.direction == "forward"], outcomes))
+                    cells.append(_passing([row for row in each if row.direction == "backward"], outcomes))
                 lines.append(f"| `{name}` | {' | '.join(cells)} |")
     lines += ["\n## What fails, and why\n", *_reasons(wanted, outcomes)]
     lines += ["\n## Where torch is wrong\n", *_wrong()]

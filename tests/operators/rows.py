@@ -16,6 +16,8 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 #: `out` is `out=` of the right sizes and of none, `strided_out` one that is in another order of memory.
 DIRECTIONS = ("forward", "backward", "inplace", "out", "strided_out", "errors", "wrong", "limits", "layouts")
 ROADS = ("lazy", "eager", "compile", "host")
+#: `lazy_runtime.jax.function`, for operators in float32
+FUNCTION = "function"
 
 #: In-place and `out=` forms never reach this package (torch functionalizes them away before), and Dynamo words errors
 #: in its own way, so these are checked on one road or two. `host` is `compile` on plain CPU tensors.
@@ -113,8 +115,13 @@ def all_rows() -> Iterator[Row]:
         for name, entry in entries.items():
             for direction in DIRECTIONS:
                 for dtype in _dtypes(database, entry, direction):
-                    for road in ROADS_OF[direction]:
+                    for road in _roads(database, direction, dtype):
                         yield Row(database, name, direction, dtype, road)
+
+
+def _roads(database: str, direction: str, dtype: str) -> tuple[str, ...]:
+    has_function = database == "op_db" and direction in ("forward", "backward") and dtype == "float32"
+    return (*ROADS_OF[direction], FUNCTION) if has_function else ROADS_OF[direction]
 
 
 def select(wanted: Filter) -> list[Row]:

@@ -19,7 +19,7 @@ Outcome = dict[str, Any]
 Serve = Callable[[Connection, int | None], None]
 
 #: Of each row, by road: where each sample is compiled by itself it takes the longer.
-SAMPLES = {"lazy": 8, "eager": 4, "compile": 4, "host": 4}
+SAMPLES = {"lazy": 8, "eager": 4, "compile": 4, "host": 4, "function": 8}
 
 #: Seconds for a worker to import everything.
 START_TIMEOUT = 300.0
