@@ -25,6 +25,9 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel
 # As many processes as processors are busy, each with as many threads: one that waits must not spin.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+# Processes that tests start collect as rarely.
+_STARTUP = str(Path(__file__).parent / "startup")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
 garbage.collect_less()
 
 
@@ -37,6 +40,23 @@ def pytest_collection_finish() -> None:
 def collect_own_garbage() -> Iterator[None]:
     yield
     garbage.freeze()
+
+
+#: Folders of tests of the parts. The others, and all processes that tests start, compile as users do.
+_PARTS = ("lazy_runtime", "openxla_backend")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of parts run what they compile once or twice. All of XLA's passes are there, but not LLVM's optimizations,
+    which were a third of their time; jax has an option for that.
+    """
+    import jax
+
+    of_parts = request.path.relative_to(Path(__file__).parent).parts[0] in _PARTS
+    jax.config.update("jax_disable_most_optimizations", of_parts)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
