@@ -20,6 +20,8 @@ from .arrays import asarray
 
 Arrays = dict[str, jax.Array]
 
+_EXPLICIT = jax.sharding.AxisType.Explicit
+
 
 def function(module: torch.nn.Module) -> tuple[Arrays, ModuleFunction]:
     """A module as a pure function of its parameters and arguments, for jax to transform: `jit`, `grad`, `vmap`, `jvp`,
@@ -76,7 +78,8 @@ class ModuleFunction:
             ValueError: an array of a parameter or buffer is missing, or one is there that the module does not have; the
                 module writes to buffers and no state is given; it draws random numbers and no key is given.
             TypeError: an argument can be no constant, or the module returns what jax has no array for.
-            NotImplementedError: an array has a symbolic size (`jax.export.symbolic_shape`).
+            NotImplementedError: an array has a symbolic size (`jax.export.symbolic_shape`), or is over explicit axes of
+                a mesh.
         """
         names = self._checked(params, dict(self._module.named_parameters()), "params")
         buffers = self._checked(self.state if state is None else state, self.state, "state")
@@ -90,6 +93,7 @@ class ModuleFunction:
         ]
         constants = [None if nested.is_array(each) else each for each in given]
         known = nested.constants(self.__name__, (args, kwargs), given)
+        _refuse_explicit_axes(self.__name__, operands)
         looks = tuple((_sizes(self.__name__, each), dtypes.to_torch(each.dtype)) for each in operands)
         modes = tuple(each.training for each in self._module.modules())
         trace = self._trace((structure, known, tuple(places), looks, modes), constants, tuple(names), tuple(buffers))
@@ -174,6 +178,18 @@ class _Trace:
             high, low = words.astype(jnp.int64).T
             found, _ = self._traced(operands, self._captured, list(high << 32 | low))
         return [_canonical(each) for each in found]
+
+
+def _refuse_explicit_axes(name: str, operands: list[jax.Array]) -> None:
+    for array in operands:
+        mesh = jax.typeof(array).sharding.mesh
+        explicit = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == _EXPLICIT]
+        if explicit:
+            raise NotImplementedError(
+                f"{name} gets an array over the explicit axes {', '.join(explicit)} of a mesh, whose rules its "
+                "operators do not follow: have jax find the shards, by "
+                "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,))"
+            )
 
 
 def _sizes(name: str, array: jax.Array) -> tuple[int, ...]:

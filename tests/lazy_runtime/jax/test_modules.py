@@ -95,6 +95,19 @@ def test_what_is_exported_calls_no_kernel_of_torchs(images):
     close(exported.call(params, arrays(images)), network().eval()(images))
 
 
+def test_explicit_axes_are_refused_and_others_not():
+    params, f = lazy_runtime.jax.function(torch.nn.Linear(3, 2))
+    kinds = jax.sharding.AxisType
+    for kind in (kinds.Auto, kinds.Explicit):
+        mesh = jax.make_mesh((1,), ("data",), axis_types=(kind,))
+        x = jax.device_put(jnp.ones((4, 3)), jax.NamedSharding(mesh, jax.P("data")))
+        if kind == kinds.Auto:
+            assert jax.jit(f)(params, x).shape == (4, 2)
+            continue
+        with pytest.raises(NotImplementedError, match="Linear gets an array over the explicit axes data of a mesh"):
+            jax.jit(f)(params, x)
+
+
 def test_symbolic_sizes_are_refused():
     params, f = lazy_runtime.jax.function(torch.nn.Linear(3, 2))
     struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), jnp.float32)
