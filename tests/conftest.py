@@ -42,19 +42,18 @@ def collect_own_garbage() -> Iterator[None]:
     garbage.freeze()
 
 
-#: Folders of tests of the parts. The others, and all processes that tests start, compile as users do.
-_PARTS = ("lazy_runtime", "openxla_backend")
+#: Tests of single operators. All others, and all processes that tests start, compile as users do.
+_OPERATORS = Path(__file__).parent / "lazy_runtime" / "ops"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compile_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests of parts run what they compile once or twice. All of XLA's passes are there, but not LLVM's optimizations,
-    which were a third of their time; jax has an option for that.
+    """Tests of operators run what they compile once or twice. All of XLA's passes are there, but not LLVM's
+    optimizations, which were a third of their time; jax has an option for that.
     """
     import jax
 
-    of_parts = request.path.relative_to(Path(__file__).parent).parts[0] in _PARTS
-    jax.config.update("jax_disable_most_optimizations", of_parts)
+    jax.config.update("jax_disable_most_optimizations", request.path.is_relative_to(_OPERATORS))
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 

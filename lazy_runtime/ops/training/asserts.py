@@ -18,7 +18,7 @@ aten = torch.ops.aten
 def _linalg_check_errors(info, api_name, *, is_matrix):
     flat = info.reshape(-1).astype(jnp.int64)
     if flat.size:
-        first = argmax(flat != 0)
+        first = argmax(flat != 0).astype(jnp.int64)
         checks.require(~flat.any(), _linalg_error(api_name, is_matrix), (first << 32) | (flat[first] & 0xFFFFFFFF))
     return ()
 
