@@ -121,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.operators", description=__doc__)
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", parents=[shared], help="judge rows and store the outcomes")
-    run.add_argument("--samples", type=int, help="of each row, spread over all; 0 for all (default: 8 lazy, else 4)")
+    run.add_argument(
+        "--samples", type=int, help="of each row, spread over all; 0 for all (default: 8 lazy and function, else 4)"
+    )
     run.add_argument("--workers", type=int, default=2)
     run.add_argument("--timeout", type=float, default=120.0, help="seconds for one row (default: 120)")
     run.add_argument("--failed", action="store_true", help="only rows that failed the last time")

@@ -50,6 +50,7 @@ TORCH_IS_WRONG: dict[str, str] = {
 
 _ON_XLA = ("lazy", "eager", "compile")
 _COMPILED = ("compile", "host")
+_WIDE = "results of 64 bits, which jax has with `jax_enable_x64` alone: with it they pass"
 _SPARSE = "sparse layouts: XLA's tensors are dense"
 
 EXPECTED: list[Expected] = [
@@ -153,18 +154,19 @@ EXPECTED: list[Expected] = [
     # ---- through jax
     Expected(
         "a size depends on data, or a value is read: jax traces the function once",
-        "allclose|argwhere|combinations|cov|equal|item|linalg_lstsq(_grad_oriented)?|masked_select|narrow|nn_functional_gaussian_nll_loss|nonzero|"
+        "allclose|argwhere|combinations|cov|equal|item|linalg_lstsq(_grad_oriented)?|masked_select|narrow|"
+        "nn_functional_gaussian_nll_loss|nonzero|"
         "repeat_interleave|tensor_split|to_sparse|unique|unique_consecutive",
         roads=(FUNCTION,),
     ),
     Expected(_SPARSE, "sparse_sampled_addmm|sparse_mm_reduce", roads=(FUNCTION,)),
     Expected(
-        "results of 64 bits, which jax has with `jax_enable_x64` alone: with it they pass",
+        _WIDE,
         "(log_)?softmax_with_dtype|nn_functional_softmin_with_dtype",
         roads=(FUNCTION,),
     ),
     Expected(
-        "results of 64 bits, which jax has with `jax_enable_x64` alone: with it they pass",
+        _WIDE,
         "float_power|full_like|new_full|hash_tensor",
         directions=("forward",),
         roads=(FUNCTION,),

@@ -98,16 +98,12 @@ class _Jitted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        arrays = [_conjugate(asarray(each.resolve_conj().contiguous())) for each in cotangents]
+        arrays = [jax.numpy.conj(asarray(each.resolve_conj().contiguous())) for each in cotangents]
         found = ctx.vjp([_cotangent(each) for each in arrays])
         gradients: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
         for place, gradient in zip(ctx.wanted, found, strict=True):
-            gradients[1 + place] = from_array(_conjugate(gradient))
+            gradients[1 + place] = from_array(jax.numpy.conj(gradient))
         return tuple(gradients)
-
-
-def _conjugate(array: jax.Array) -> jax.Array:
-    return array.conj() if np.issubdtype(array.dtype, np.complexfloating) else array
 
 
 def _cotangent(array: jax.Array) -> Any:

@@ -46,9 +46,7 @@ def _above(x, chosen, threshold, value):
 
 @pointwise("aten::hardtanh", "aten::relu6")
 def hardtanh(x, min_val=-1, max_val=1):
-    return with_slopes(
-        lambda x: clamp(x, min_val, max_val), lambda x: hardtanh_backward(jnp.ones_like(x), x, min_val, max_val)
-    )(x)
+    return with_slopes(lambda x: clamp(x, min_val, max_val), lambda x: hardtanh_backward(1, x, min_val, max_val))(x)
 
 
 @pointwise("aten::hardtanh_backward")

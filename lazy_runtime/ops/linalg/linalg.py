@@ -45,10 +45,10 @@ def lu_factor(x):
         factors, *others = lu_factor(x.astype(jnp.float32))
         return factors.astype(x.dtype), *others
     factors, pivots, permutation = linalg.lu(x)
-    return factors, pivots + 1, _first(jnp.diagonal(factors, axis1=-2, axis2=-1) == 0), permutation
+    return factors, pivots + 1, first_true(jnp.diagonal(factors, axis1=-2, axis2=-1) == 0), permutation
 
 
-def _first(wrong):
+def first_true(wrong):
     """Number from 1 of the first that is true along the last axis, or 0; int32."""
     if wrong.shape[-1] == 0:
         return jnp.zeros(wrong.shape[:-1], jnp.int32)

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import torch
 from jax.lax import linalg
 
-from ...lowering.argmax import argmax
 from ..gradients import with_gradient
 from ..registry import op
-from .linalg import adjoint, eigh, lu_factor, require_info, require_pivots, svd
+from .linalg import adjoint, eigh, first_true, lu_factor, require_info, require_pivots, svd
 from .matmul import exact_product
 
 aten = torch.ops.aten
@@ -62,7 +61,7 @@ def cholesky_solve(b, factor, upper=False):
 def cholesky_inverse(factor, upper=False):
     zero = jnp.diagonal(factor, axis1=-2, axis2=-1) == 0
     if zero.size:
-        require_info(jnp.where(zero.any(-1), argmax(zero, -1) + 1, 0).astype(jnp.int32), "cholesky_inverse")
+        require_info(first_true(zero), "cholesky_inverse")
     return cholesky_solve(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor, upper)
 
 
@@ -260,8 +259,7 @@ def _by_qr(a, b):
     nothing = (a == 0).all((-2, -1))
     if zero.size:
         zero = zero & ~nothing[..., None]
-        info = jnp.where(zero.any(-1), argmax(zero, -1) + 1, 0).astype(jnp.int32)
-        require_info(info, "torch.linalg.lstsq")
+        require_info(first_true(zero), "torch.linalg.lstsq")
     if rows >= columns:
         x = solve_triangular(r, exact_product(adjoint(q), b), upper=True)
     else:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ..gradients import with_gradient
 from ..registry import op
+from .linalg import adjoint
 from .matmul import exact_product
 
 #: Up to which 1-norm the Taylor polynomial of degree 16 has a relative error below the dtype's rounding: x**17 / 17!.
@@ -27,8 +28,8 @@ def linalg_matrix_exp(x):
 def _gradient(cotangent, x):
     """A block of the exponential of `[[x^H, cotangent], [0, x^H]]` (Higham, Functions of Matrices, theorem 3.6)."""
     size = x.shape[-1]
-    adjoint = jnp.conj(jnp.swapaxes(x, -2, -1))
-    blocks = jnp.block([[adjoint, cotangent], [jnp.zeros_like(x), adjoint]])
+    turned = adjoint(x)
+    blocks = jnp.block([[turned, cotangent], [jnp.zeros_like(x), turned]])
     return _exponential(blocks)[..., :size, size:]
 
 

@@ -71,7 +71,7 @@ def pdist_forward(x, p=2.0, *, out):
     if 0 in x.shape or 0 in out.shape:
         return jnp.zeros(out.shape, x.dtype)
     first, second = _pairs(x)
-    size = jnp.abs(x[first] - x[second])
+    size = absolute(x[first] - x[second])
     if p == 0:
         return jnp.where(jnp.isnan(size), size, size != 0).sum(-1)
     if p == 1:
@@ -80,7 +80,7 @@ def pdist_forward(x, p=2.0, *, out):
         return root(jnp.square(size).sum(-1))
     if p == float("inf"):
         return size.max(-1)
-    return (size**p).sum(-1) ** (1 / p)
+    return root((size**p).sum(-1), p)
 
 
 @op("aten::_pdist_backward")

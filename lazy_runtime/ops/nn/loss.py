@@ -138,8 +138,7 @@ def binary_cross_entropy(x, target, weight=None, reduction=MEAN):
     def of_each(x, target):  # torch clamps the logarithms at -100
         return -(target * jnp.maximum(jnp.log(x), -100) + (1 - target) * jnp.maximum(jnp.log1p(-x), -100))
 
-    slopes = (lambda x, target: _slope(x, target), lambda x, target: jnp.log1p(-x) - jnp.log(x))
-    loss = with_slopes(of_each, *slopes)(x, target)
+    loss = with_slopes(of_each, _slope, lambda x, target: jnp.log1p(-x) - jnp.log(x))(x, target)
     return reduce(loss if weight is None else loss * weight, reduction)
 
 

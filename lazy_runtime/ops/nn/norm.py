@@ -106,8 +106,12 @@ def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum,
 
 
 def _saved(mean, invstd, out):
-    """What the gradient wants, in its dtypes. It is constant to torch, and so to jax."""
-    mean, invstd = jax.lax.stop_gradient((mean, invstd))
+    """What the gradient wants. It is constant to torch, and so to jax."""
+    return _statistics(*jax.lax.stop_gradient((mean, invstd)), out)
+
+
+def _statistics(mean, invstd, out):
+    """Both in the dtypes of the results."""
     return mean.astype(dtypes.to_numpy(out[1].dtype)), invstd.astype(dtypes.to_numpy(out[2].dtype))
 
 
@@ -249,8 +253,7 @@ def native_group_norm(x, weight, bias, N, C, HxW, group, eps, *, out):
         y = y * _channelwise(opmath(weight), x)
     if bias is not None:
         y = y + _channelwise(opmath(bias), x)
-    mean, rstd = mean[..., 0], rstd[..., 0]  # with gradients, unlike those of other norms
-    return y.astype(x.dtype), mean.astype(dtypes.to_numpy(out[1].dtype)), rstd.astype(dtypes.to_numpy(out[2].dtype))
+    return y.astype(x.dtype), *_statistics(mean[..., 0], rstd[..., 0], out)  # with gradients, unlike other norms'
 
 
 @op("aten::native_group_norm_backward")
