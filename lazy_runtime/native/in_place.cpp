@@ -14,6 +14,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_propagate_xla_data.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/strides.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/library.h>
@@ -562,15 +564,33 @@ void detach(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (is_ours(result)) shorten(result);
 }
 
-// `aten::zeros_like` and its like for functionalization: what torch's fallback does, and `own_version`.
+// Whether torch traces: what is made then are stand-ins, whatever their device.
+bool is_tracing() {
+  using Key = c10::impl::TorchDispatchModeKey;
+  const auto is_on = [](Key key) { return c10::impl::TorchDispatchModeTLS::get_mode(key).has_value(); };
+  return is_on(Key::FAKE) || is_on(Key::PROXY) || is_on(Key::FUNCTIONAL);
+}
+
+// The device itself, where `device` is the current one of its kind.
+c10::Device with_index(c10::Device device) {
+  if (device.has_index() || !device.is_xla()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+// `aten::zeros_like` and its like for functionalization: what torch's fallback does, and `own_version`. That fallback
+// takes what comes of a functional tensor for one more. What is made on another device is none: it is made like a
+// tensor without elements, of which these operators read none.
 void make_like(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const c10::IValue& wanted = (*stack)[first + *op.schema().argumentIndexWithName("device")];
   bool wraps = false;
-  for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i) {
+  for (size_t i = first; i < stack->size(); ++i) {
     c10::IValue& value = (*stack)[i];
     if (!value.isTensor() || !functional::isFunctionalTensor(value.toTensor())) continue;
     functional::sync(value.toTensor());
-    value = functional::from_functional_tensor(value.toTensor());
-    wraps = true;
+    const Tensor inner = functional::from_functional_tensor(value.toTensor());
+    wraps = wanted.isNone() || !inner.is_xla() || is_tracing() || with_index(wanted.toDevice()) == inner.device();
+    value = wraps ? inner : at::empty_strided(inner.sizes(), inner.strides(), inner.options().device(at::kMeta));
   }
   {
     at::AutoDispatchSkipFunctionalize skip;
@@ -644,8 +664,9 @@ extern "C" void xla_register_writes() {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA, __FILE__, __LINE__);
   library.impl("detach", torch::CppFunction::makeFromBoxedFunction<&detach>());
   static torch::Library above(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize, __FILE__, __LINE__);
-  for (const char* name : {"empty_like", "full_like", "ones_like", "rand_like", "randint_like",
-                           "randint_like.low_dtype", "randn_like", "zeros_like"}) {
+  for (const char* name : {"empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones",
+                           "new_zeros", "ones_like", "rand_like", "randint_like", "randint_like.low_dtype",
+                           "randn_like", "zeros_like"}) {
     above.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_like>());
   }
   library.impl("linear", linear);

@@ -138,3 +138,45 @@ def test_batch_norm_writes_its_statistics():
     torch.testing.assert_close(got.cpu(), expected)
     for name, buffer in torchs.named_buffers():
         torch.testing.assert_close(ours.get_buffer(name).cpu(), buffer)
+
+
+MADE_LIKE = {
+    "empty_like": torch.empty_like,
+    "full_like": lambda x, **options: torch.full_like(x, 2, **options),
+    "new_empty": lambda x, **options: x.new_empty((2, 5), **options),
+    "new_empty_strided": lambda x, **options: x.new_empty_strided((2, 5), (1, 2), **options),
+    "new_full": lambda x, **options: x.new_full((2, 5), 3, **options),
+    "new_ones": lambda x, **options: x.new_ones((2, 5), **options),
+    "new_zeros": lambda x, **options: x.new_zeros((2, 5), **options),
+    "ones_like": torch.ones_like,
+    "rand_like": torch.rand_like,
+    "randint_like": lambda x, **options: torch.randint_like(x, 1, 2, **options),
+    "randn_like": torch.randn_like,
+    "zeros_like": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("make", MADE_LIKE.values(), ids=MADE_LIKE.keys())
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_made_like_a_tensor_on_another_device(make, mode):
+    x = torch.randn(4, 3).t()
+    on_xla = x.to("xla")
+    with mode():
+        for device in ("cpu", "meta", "xla"):
+            found, expected = make(on_xla, device=device), make(x, device=device if device != "xla" else "cpu")
+            assert found.device.type == device
+            assert (found.shape, found.stride(), found.dtype) == (expected.shape, expected.stride(), expected.dtype)
+            if device != "meta" and expected.unique().numel() == 1:
+                assert found.cpu().tolist() == expected.tolist()
+        assert make(on_xla, device="cpu", dtype=torch.float64).numpy().dtype == "float64"  # it has memory
+
+
+def test_made_like_a_tensor_on_another_device_in_compiled_functions():
+    def make(x):
+        return torch.zeros_like(x, device="cpu"), x.new_ones(2, device="cpu"), x + 1
+
+    compiled = torch.compile(make, backend="openxla")
+    zeros, ones, following = compiled(torch.randn(2, 3, device="xla"))
+    assert (zeros.device.type, ones.device.type, following.device.type) == ("cpu", "cpu", "xla")
+    assert zeros.tolist() == torch.zeros(2, 3).tolist()
+    assert ones.tolist() == [1, 1]
