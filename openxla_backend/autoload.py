@@ -12,7 +12,7 @@ import importlib.metadata
 import sys
 from typing import Any
 
-from lazy_runtime.common import installation, interrupts, ownership
+from lazy_runtime.common import installation, interrupts, on_demand, ownership
 from lazy_runtime.dispatcher import device_module
 
 _STUB = "torch._dynamo.backends.torchxla"  # registers the name `openxla` for torch_xla
@@ -26,6 +26,8 @@ def load() -> None:
     if ownership.other_owner() is not None:  # `lazy_runtime` says so
         return
     claim_backend_name()
+    on_demand.provide("lazy_runtime", "package", "openxla_backend.packaging.saving:package")
+    on_demand.provide("lazy_runtime", "load", "openxla_backend.packaging.loading:load")
     if prepare_dynamo not in installation.after_start:
         installation.after_start.append(prepare_dynamo)
 

@@ -16,7 +16,6 @@ from lazy_runtime.common import interrupts, ownership
 from lazy_runtime.compat.dynamo import GlobalStateSource, GuardBuilder, aot_autograd, install_guard
 from lazy_runtime.compat.torch import forward_level_of
 from lazy_runtime.compat.tracing import (
-    OutputType,
     TracingContext,
     functorch_config,
     min_cut_rematerialization_partition,
@@ -26,9 +25,10 @@ from . import asynchronous_compile
 from .asynchronous_compile import Prepare
 from .compiled import CompiledGraph, reset
 from .dynamo import attention, registration, step_capture
-from .graph import checkpoints, overlap, returned_inputs, saved, tangents
+from .graph import checkpoints, metadata, overlap, returned_inputs, saved, tangents
 from .graph.overwritten_inputs import save_as_read
 from .inference import constant_hoisting
+from .packaging import ahead_of_time
 
 
 class _Options(NamedTuple):
@@ -45,13 +45,13 @@ def _compile_forward(
     """AOTAutograd's compiler of forward graphs that have a backward one. What cannot be compiled is said here, within
     `torch.compile`'s own error handling, unless the sizes come with the calls.
     """
-    metadata = _metadata()
-    returned_inputs.check(metadata)
-    tangents.lay_out_apart(metadata)
-    visible = _visible(metadata)
+    notes = metadata.current()
+    returned_inputs.check(notes)
+    tangents.lay_out_apart(notes)
+    visible = metadata.visible(notes)
     updated = _parameters(gm) if training else None
-    ends_step = training and _updates_parameters(metadata)
-    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, _aliases(metadata), updated, ends_step)
+    ends_step = training and _updates_parameters(notes)
+    graph = CompiledGraph(gm, examples, _static_arguments(gm), visible, metadata.aliases(notes), updated, ends_step)
     if not graph.is_dynamic:
         prepare(graph, examples)
     return graph
@@ -65,14 +65,14 @@ def _compile_inference(
     Args:
         arguments: what Dynamo compiles the graph for.
     """
-    metadata = _metadata()
-    returned_inputs.check(metadata)
+    notes = metadata.current()
+    returned_inputs.check(notes)
     with torch.no_grad():
         parts = constant_hoisting.split(gm, _static_arguments(gm), freezing)
     if parts is None:
         return _compile_forward(gm, examples, prepare, training=False)
-    visible = _visible(metadata)
-    graph = constant_hoisting.HoistedParameters(parts, examples, visible, _aliases(metadata))
+    visible = metadata.visible(notes)
+    graph = constant_hoisting.HoistedParameters(parts, examples, visible, metadata.aliases(notes))
     if not graph.is_dynamic:
         prepare(graph, list(arguments))
     return graph
@@ -90,51 +90,25 @@ def _compile_backward(gm: torch.fx.GraphModule, examples: Sequence[Any], prepare
     return graph
 
 
-def _metadata() -> Any:
-    """AOTAutograd's notes on the graph that is being compiled."""
-    context = TracingContext.try_get()
-    return context.fw_metadata if context is not None else None
-
-
-def _visible(metadata: Any) -> int | None:
-    """How many of a forward graph's outputs the user sees; before them are the tokens of operators that may raise."""
-    return None if metadata is None else metadata.num_forward_returns + len(metadata.tokens)
-
-
-def _aliases(metadata: Any) -> frozenset[int]:
-    """Numbers of a forward graph's outputs that AOTAutograd hands to the user as they are. Some of them are views of
-    arguments that it takes for none (`detach`, one of several outputs), since the graph's own operators make a view.
-    """
-    if metadata is None:
-        return frozenset()
-    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
-    return frozenset(
-        first + number for number, info in enumerate(metadata.output_info) if info.output_type in _HANDED_ON
-    )
-
-
-_HANDED_ON = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
-
-
 def _static_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Numbers of the placeholders that are parameters or buffers, in a forward or a backward graph."""
-    return _placeholders(gm, getattr(_metadata(), "static_input_indices", None) or ())
+    return _placeholders(gm, getattr(metadata.current(), "static_input_indices", None) or ())
 
 
 def _parameters(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Those of them that the graph itself does not write to, as it does to a batch norm's statistics: where they have
     pending updates, the training step before has ended.
     """
-    metadata = _metadata()
-    if metadata is None:
+    notes = metadata.current()
+    if notes is None:
         return frozenset()
-    infos = metadata.input_info
-    return _placeholders(gm, [n for n in metadata.static_input_indices if not infos[n].mutates_data])
+    infos = notes.input_info
+    return _placeholders(gm, [n for n in notes.static_input_indices if not infos[n].mutates_data])
 
 
-def _updates_parameters(metadata: Any) -> bool:
+def _updates_parameters(notes: Any) -> bool:
     """Whether a graph with a backward pass in it has the optimizer's update as well."""
-    return metadata is not None and any(info.mutates_data and info.requires_grad for info in metadata.input_info)
+    return notes is not None and any(info.mutates_data and info.requires_grad for info in notes.input_info)
 
 
 def _placeholders(gm: torch.fx.GraphModule, indices: Iterable[int]) -> frozenset[int]:
@@ -239,14 +213,16 @@ def openxla(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -
         decompositions={},
     )
     # torch's C++ makes TypeErrors of interrupts in what it calls
-    with interrupts.deferred(), _no_garbage_collection():
+    with interrupts.deferred(), _no_garbage_collection(), ahead_of_time.without_cache():
         try:
             compiled = compile_graph(keep_inference_input_mutations=True)(gm, examples)
         except returned_inputs.MisplacedOutput:
             compiled = compile_graph(keep_inference_input_mutations=False)(gm, examples)
     arguments.clear()  # torch 2.11 keeps the compilers of a training graph as long as the graph
-    overlap.guard(gm, examples, _metadata())
+    overlap.guard(gm, examples, metadata.current())
     compiled = step_capture.reattach(gm, compiled)
+    if ahead_of_time.is_asked_for():
+        return ahead_of_time.SavedFunction(compiled, gm, examples)
     if isinstance(prepare, asynchronous_compile.Jobs) and prepare.pending:
         return asynchronous_compile.Meanwhile(traced, compiled, prepare)
     return compiled

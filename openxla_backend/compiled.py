@@ -75,7 +75,7 @@ class CompiledGraph:
         self._ends_step = ends_step
         self._aliases = aliases
         self.region = region or origin.region(gm)
-        self._device = _device_of(gm, examples)
+        self._device = device_of(gm, examples)
         self._numbers = [i for i, example in enumerate(examples) if not isinstance(example, torch.Tensor)]
         # Dynamo's guards hold all sizes but the symbolic ones. A backward graph may have tensors of symbolic sizes
         # without having the symbols among its arguments.
@@ -186,7 +186,7 @@ def _is_symbolic(example: Any) -> bool:
     return isinstance(example, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in example.shape)
 
 
-def _device_of(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[], xla_devices.Device]:
+def device_of(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[], xla_devices.Device]:
     """Where the graph runs: on the xla device that its tensors name, else on the memory of the tensors it is given."""
     seen = {example.device for example in examples if isinstance(example, torch.Tensor)}
     for node in gm.graph.nodes:

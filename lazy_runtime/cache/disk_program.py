@@ -41,7 +41,7 @@ def dump(
     Raises:
         UncacheableError: the program means nothing to another process, or the platform cannot write it down.
     """
-    described = {"physical": sorted(physical), "checks": checks, "custom_calls": _custom_calls(lowered)}
+    described = {"physical": sorted(physical), "checks": checks, "custom_calls": custom_calls(lowered)}
     try:
         return described, serialize_executable.serialize(compiled)[0]
     except Exception as error:  # a platform that cannot, Python objects that are part of the program
@@ -56,7 +56,7 @@ def load(entry: Entry, graph: Graph) -> Loaded:
     """
     header = entry.header
     _check(header, len(graph.outputs))
-    _prepare(header["custom_calls"])
+    prepare(header["custom_calls"])
     arguments = len(graph.leaves) + (graph.floats > 0) + (graph.ints > 0)
     results = len(graph.outputs) + (header["checks"] > 0)
     with dtypes.x64():
@@ -90,12 +90,12 @@ def _check(header: Mapping[str, Any], outputs: int) -> None:
 
 
 # A program calls what is outside of XLA by name. A later process has it under that name if jax or we register it, at
-# import or in `_prepare`. Host callbacks are none of these: they are objects of the process that made them.
+# import or in `prepare`. Host callbacks are none of these: they are objects of the process that made them.
 _KNOWN_TARGETS = ("aten_call", "lapack_", "cusolver_", "cublas_", "cusparse_", "cu_", "mhlo.", "chlo.")
 _KNOWN_EXACTLY = frozenset({"Sharding", "TopK", "ApproxTopK", "annotate_device_placement"})
 
 
-def _custom_calls(lowered: jax.stages.Lowered) -> list[str]:
+def custom_calls(lowered: jax.stages.Lowered) -> list[str]:
     """The targets of a program's custom calls.
 
     Raises:
@@ -116,7 +116,7 @@ def _custom_calls(lowered: jax.stages.Lowered) -> list[str]:
     return sorted(found)
 
 
-def _prepare(targets: Sequence[str]) -> None:
+def prepare(targets: Sequence[str]) -> None:
     """Makes sure that a program finds what it calls: tracing, which does so otherwise, has not taken place.
 
     Raises:

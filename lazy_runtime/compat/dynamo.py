@@ -36,6 +36,11 @@ PARTS = (
         "a jax function is one call of Dynamo's graph",
         "`lazy_runtime.jax.call` in compiled functions",
     ),
+    Row(
+        "torch._dynamo.aot_compile_types:SerializableCallable",
+        "torch saves a compiled function",
+        "`aot_compile(...).save_compiled_function`",
+    ),
 )
 
 GRAPHS = (

@@ -23,6 +23,11 @@ _ROWS = (
         "jaxlib.mlir.dialects.stablehlo",
     ),
     Row(
+        "jaxlib._jax:DeviceList",
+        "machine code is loaded for a device, without jax's pickles around it",
+        "packages (`lazy_runtime.load`)",
+    ),
+    Row(
         "jaxlib.lapack:prepare_lapack_call",
         "a program from the disk calls LAPACK, which tracing has not prepared",
         "cached programs with `torch.linalg`",
@@ -60,6 +65,7 @@ ROWS = needed_by(
     _ROWS,
     {
         NOTHING: (
+            "DeviceList",
             "batched_device_put",
             "buffer_to_dlpack_managed_tensor",
             "hlo_to_stablehlo",

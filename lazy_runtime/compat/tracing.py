@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what type checkers are to know better than Any
     from torch._decomp import decomposition_table as decomposition_table
     from torch._guards import CompileContext as CompileContext
     from torch._guards import TracingContext as TracingContext
+    from torch._guards import tracing as tracing
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as ELEMENTWISE_TYPE_PROMOTION_KIND
     from torch._prims_common import corresponding_complex_dtype as corresponding_complex_dtype
     from torch._prims_common import elementwise_dtypes as elementwise_dtypes
@@ -91,6 +92,7 @@ TRACES = (
         "the trace that is going on is known",
         "compiled functions",
         "torch._guards:TracingContext",
+        "torch._guards:tracing",
         "torch._guards:CompileContext",
         "torch._guards:detect_fake_mode",
     ),
@@ -206,6 +208,7 @@ ROWS = needed_by(
             "FakeTensorMode",
             "fake_tensor_new",
             "quantized_decomposed",
+            "tracing",
         ),
     },
 )

@@ -267,8 +267,12 @@ def _compile_counted(plan: CompilePlan) -> Executable:
     return compile_graph(plan)
 
 
-def compile_graph(plan: CompilePlan) -> Executable:
-    """Traces the graph with jax, compiles it with XLA for the graph's device, and keeps it on disk."""
+def compile_graph(plan: CompilePlan, keep_unused: bool = False) -> Executable:
+    """Traces the graph with jax, compiles it with XLA for the graph's device, and keeps it on disk.
+
+    Args:
+        keep_unused: the machine code has all leaves as its parameters; jax drops those that nothing depends on.
+    """
     graph = plan.graph
     capacity.refuse_results(graph)
     physical: set[int] = set()
@@ -278,7 +282,8 @@ def compile_graph(plan: CompilePlan) -> Executable:
     with dtypes.x64(), jax.default_device(graph.device.jax_device):
         function = _of_ranks(plan, lower.to_function(plan, physical, checked))
         with kernels.collected() as choices:
-            lowered = jax.jit(function, donate_argnums=graph.donated).lower(*_arguments(graph))
+            jitted = jax.jit(function, donate_argnums=graph.donated, keep_unused=keep_unused)
+            lowered = jitted.lower(*_arguments(graph))
         interrupts.raise_caught()
         compiled = _compile(lowered, fusion_emitters.options(graph, lowered), dict(graph.options))
     capacity.refuse_program(graph, compiled)

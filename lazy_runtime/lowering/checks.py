@@ -219,7 +219,7 @@ def kernel_error(error: Exception, graph: Graph, lines: Mapping[int, str] | None
     if found is None:
         return None
     call = int(found["call"])
-    kind = _KINDS.get(found["kind"], RuntimeError)
+    kind = KINDS.get(found["kind"], RuntimeError)
     return KernelError(call & ((1 << NESTED) - 1), _located(kind(found["message"]), call, graph, lines or {}))
 
 
@@ -234,7 +234,9 @@ def _located(error: Exception, call: int, graph: Graph, lines: Mapping[int, str]
 
 
 _KERNEL_ERROR = re.compile(r"\[aten #(?P<call>\d+) (?P<kind>\w+)\] (?P<message>.*?) \[end\]", re.DOTALL)
-_KINDS: dict[str, type[Exception]] = {
+
+#: The exceptions that torch's kernels raise, by name.
+KINDS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "ValueError": ValueError,
     "TypeError": TypeError,

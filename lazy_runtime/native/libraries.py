@@ -152,11 +152,11 @@ def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     # the specification has relative paths ignored
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "lazy_runtime" / "native" / _sources()
+    return root / "lazy_runtime" / "native" / sources()
 
 
 @functools.cache
-def _sources() -> str:
+def sources() -> str:
     digest = hashlib.sha256(f"{sysconfig.get_platform()} {sys.byteorder}".encode())
     for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), HERE / "build.py"]):
         digest.update(f"{path.name}\0".encode())

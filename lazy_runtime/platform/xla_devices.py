@@ -195,7 +195,8 @@ def _platform_devices() -> tuple[Device, ...]:
 
 @functools.cache
 def host(torch_device: torch.device) -> Device:
-    """The device whose XLA programs can work on the memory of plain tensors on `torch_device` ("cpu", "cuda:0").
+    """The device whose XLA programs can work on the memory of plain tensors on `torch_device` ("cpu", "cuda:0"), and
+    all that records and compiles such programs.
 
     It brings up no xla device: a program that keeps to plain tensors has no use for autograd workers, which would get
     in the way of its forks.
@@ -205,6 +206,14 @@ def host(torch_device: torch.device) -> Device:
         if not _started:
             native.ensure()
             installation.install(backward_in_caller=False)
+        return memory(torch_device)
+
+
+@functools.cache
+def memory(torch_device: torch.device) -> Device:
+    """The device of `host` alone, for programs that are there already: no operators, which take half a second."""
+    with interrupts.deferred():
+        interrupts.keep_lost()
         if torch_device.type == "cpu":
             return Device(torch_device, _jax_devices("cpu")[0])
         if torch_device.type == "cuda":

@@ -10,11 +10,11 @@ from lazy_runtime.recording import attention, flex_attention
 
 def keep_whole(gm: torch.fx.GraphModule) -> None:
     """Has every call of torch's `scaled_dot_product_attention` decide by itself whether it stays one operator, and
-    composes `flex_attention` of others.
+    composes `flex_attention` of others. Programs of `torch.export` call the operator, all others the function.
     """
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
-            calls = module.graph.find_nodes(op="call_function", target=_CALLED)
+            calls = [node for target in _CALLED for node in module.graph.find_nodes(op="call_function", target=target)]
             for node in calls:
                 node.target = attention.traced
             if calls:
@@ -26,4 +26,7 @@ def keep_whole(gm: torch.fx.GraphModule) -> None:
                 module.recompile()
 
 
-_CALLED = torch.nn.functional.scaled_dot_product_attention
+_CALLED = (
+    torch.nn.functional.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
+)
