@@ -42,18 +42,36 @@ def collect_own_garbage() -> Iterator[None]:
     garbage.freeze()
 
 
-#: Tests of single operators. All others, and all processes that tests start, compile as users do.
-_OPERATORS = Path(__file__).parent / "lazy_runtime" / "ops"
+_TESTS = Path(__file__).parent
+
+#: What compiles as users do: numbers of several processes are compared bit for bit, kernels and memory have bounds. So
+#: do fuzzing, models, examples, benchmarks, libraries, and all processes that tests start.
+_AS_USERS = (
+    "lazy_runtime/native",
+    "lazy_runtime/platform",
+    "lazy_runtime/processes",
+    "lazy_runtime/torch_xla",
+    "openxla_backend/execution",
+    "openxla_backend/inference",
+    "openxla_backend/packaging",
+    "openxla_backend/test_regions.py",
+)
+
+
+def _compiles_quickly(path: Path) -> bool:
+    if any(path.is_relative_to(_TESTS / each) for each in _AS_USERS):
+        return False
+    return any(path.is_relative_to(_TESTS / each) for each in ("lazy_runtime", "openxla_backend"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compile_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests of operators run what they compile once or twice. All of XLA's passes are there, but not LLVM's
-    optimizations, which were a third of their time; jax has an option for that.
+    """Most tests run what they compile once or twice. All of XLA's passes are there, but not LLVM's optimizations,
+    which were a third of their time; jax has an option for that.
     """
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", request.path.is_relative_to(_OPERATORS))
+    jax.config.update("jax_disable_most_optimizations", _compiles_quickly(request.path))
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 

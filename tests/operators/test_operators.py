@@ -28,7 +28,9 @@ FAILING = [row for row in SHARE if expected.reason(row)]
 
 @pytest.fixture(scope="module")
 def outcomes(request):
-    """The outcomes of all rows that the chosen tests are about, from one run on two workers."""
+    """The outcomes of all rows that the chosen tests are about, from one run on two workers. Each row runs what it
+    compiles twice, so the workers compile without LLVM's optimizations; `make test-ops` has all rows with them.
+    """
     wanted = []
     for item in request.session.items:
         if item.path == request.path:
@@ -39,8 +41,10 @@ def outcomes(request):
         collected[results.row_of(outcome)] = outcome
 
     failing = [row for row in wanted if expected.reason(row)]
-    run([row for row in wanted if row not in failing], report, samples=SAMPLES)
-    run(failing, report)  # a few of their samples may pass
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        run([row for row in wanted if row not in failing], report, samples=SAMPLES)
+        run(failing, report)  # a few of their samples may pass
     return collected
 
 
