@@ -2,7 +2,8 @@
 # make test     formatting, lint, types, and the test suite     (TESTS=tests/benchmarks for a part of it; WORKERS=2)
 # make test-install  installs the package into a fresh environment as its users do, and uses it there: three minutes
 # make test-ops every operator of torch's sample databases, and docs/operators.md: hours   (OPS="--only 'linalg.*'")
-# make test-models  a training step of each of the ten models is one program: most of an hour
+# make test-models  a training step of each of the ten models is one program, and they and ten of transformers are
+#                packaged and loaded: most of an hour
 # make test-gradients  forty models of torchvision, timm and transformers in float64 by each road: most of an hour
 # make test-faults  ranks are killed in the middle of a step, a collective, a save, ten times each: minutes
 # make test-libraries  programs of accelerate, transformers, Lightning, diffusers and others as they are, and
@@ -62,7 +63,8 @@ test-ops: setup
 	  $(if $(OPS),,$(BIN)/python -m tests.operators report &&) exit $$status
 
 test-models: setup
-	$(BIN)/python -m pytest -m long tests/openxla_backend/dynamo/test_step_models.py $(TESTS)
+	$(BIN)/python -m pytest -m long tests/openxla_backend/dynamo/test_step_models.py \
+	  tests/openxla_backend/packaging/test_saving.py $(TESTS)
 
 test-gradients: setup
 	$(BIN)/python -m pytest -m "long or not long" tests/gradients $(TESTS)

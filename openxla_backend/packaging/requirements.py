@@ -30,6 +30,12 @@ def of(device: Device) -> dict[str, str]:
     }
 
 
+def refuse_grid(device: Device) -> None:
+    """Refuses a device that stands for several (SPMD)."""
+    if device.grid is not None:
+        raise NotImplementedError("a package is for one device: this process has made one of all (SPMD)")
+
+
 def device_of(description: Mapping[str, Any], name: str) -> Device:
     """Where a package's program runs: the current xla device, or the CPU's own tensors.
 
@@ -39,8 +45,7 @@ def device_of(description: Mapping[str, Any], name: str) -> Device:
     """
     is_xla = description["device"] == "xla"
     device = xla_devices.get() if is_xla else xla_devices.memory(torch.device("cpu"))
-    if device.grid is not None:
-        raise NotImplementedError("packages are loaded to one device: this process has made one of all (SPMD)")
+    refuse_grid(device)
     required, here = description["requires"], of(device)
     differing = [
         f"{each} {required.get(each)!r}, here {here.get(each)!r}"

@@ -53,6 +53,9 @@ class LoadedProgram:
         self.state = {
             source: weights[source].clone().to(device.torch_device) for kind, source in self._sources if kind == "state"
         }
+        self._given_on = {
+            int(number): weights[name].to(device.torch_device) for number, name in described["given on"].items()
+        }
         written = {number for number, _ in restored.mutations} | {write.number for write in restored.partial_writes}
         self.written = [self._sources[number][1] for number in written if self._sources[number][0] == "input"]
         self._run: HostRun | DeviceRun
@@ -63,14 +66,16 @@ class LoadedProgram:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The results, without gradients."""
-        given: list[Any] = [self._given(kind, source, tensors) for kind, source in self._sources]
+        given: list[Any] = [
+            self._given(number, kind, source, tensors) for number, (kind, source) in enumerate(self._sources)
+        ]
         with torch.no_grad():
             return self._run(given)
 
-    def _given(self, kind: str, source: Any, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    def _given(self, number: int, kind: str, source: Any, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         if kind == "input":
             return tensors[source]
-        return self.state[source] if kind == "state" else None
+        return self.state[source] if kind == "state" else self._given_on.get(number)
 
 
 def _require(calls: Sequence[str]) -> None:

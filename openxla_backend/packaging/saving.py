@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import torch
 
 from lazy_runtime.cache import disk_program
@@ -15,12 +16,12 @@ from lazy_runtime.cache.disk_key import UncacheableError
 from lazy_runtime.common import interrupts
 from lazy_runtime.compilation import compiler
 from lazy_runtime.compilation.plan import CompilePlan
-from lazy_runtime.ir.dtypes import to_torch
 from lazy_runtime.tensor import host_arrays
 from lazy_runtime.tensor.xla_tensor import XLATensor
 
 from ..compiled import CompiledGraph, device_of
 from ..graph import fx
+from ..graph.outputs import Argument
 from ..inference import constant_hoisting
 from . import archive, program, requirements
 from .capture import Captured, capture
@@ -70,8 +71,14 @@ def package(
 
 
 def contents_of(captured: Captured) -> archive.Contents:
-    """A captured call, compiled."""
+    """A captured call, compiled.
+
+    Raises:
+        NotImplementedError: see `package`.
+    """
+    _check(captured)
     device = device_of(captured.gm, captured.examples)()
+    requirements.refuse_grid(device)
     with torch.no_grad(), interrupts.deferred():
         parts = constant_hoisting.split(captured.gm, captured.static, freezing=True)
         if parts is None:
@@ -93,6 +100,10 @@ def contents_of(captured: Captured) -> archive.Contents:
         for number, (kind, name) in enumerate(arguments)
     ]
     weights, leaves = _weights(traced, arguments, captured, kept)
+    given_on = _given_on(traced, arguments)
+    values = _values(captured, kept)
+    for name in given_on.values():
+        weights[f"argument.{name}"] = values[name].detach().cpu().clone(memory_format=torch.contiguous_format)
     described = {
         "arguments": captured.arguments,
         "parameters": list(captured.parameters),
@@ -102,6 +113,7 @@ def contents_of(captured: Captured) -> archive.Contents:
         "program": program.describe(traced, executable.physical, executable.checks),
         "graph arguments": arguments,
         "graph leaves": leaves,
+        "given on": {str(number): f"argument.{name}" for number, name in given_on.items()},
         "is of kernels": plan.is_of_kernels,
         "custom calls": plan.custom_calls,
         "requires": requirements.of(device),
@@ -152,18 +164,42 @@ def _inputs(captured: Captured) -> list[dict[str, Any]]:
     return [found[number] for number in sorted(found)]
 
 
+def _check(captured: Captured) -> None:
+    devices = {example.device for example in captured.examples}
+    if len(devices) > 1:
+        where = ", ".join(sorted(map(str, devices)))
+        raise NotImplementedError(f"the call has tensors on {where}: move the module and its arguments to one of them")
+    for name, value in captured.state.values():
+        if type(value) is not torch.Tensor:
+            raise NotImplementedError(f"{name} is a {type(value).__name__}, of which a package would lose what it is")
+
+
+def _values(captured: Captured, kept: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters and buffers, and what was computed of them, by their names in the file."""
+    state = {f"state.{name}": value for name, value in captured.state.values()}
+    return {**state, **{f"computed.{number}": value for number, value in enumerate(kept)}}
+
+
+def _given_on(traced: fx.Program, arguments: Sequence[Sequence[Any]]) -> dict[int, str]:
+    """The weights that a result has the value of, by the numbers of the graph's arguments."""
+    sources = [getattr(output, "source", None) for output in traced.outputs]
+    sources += [output.source for _, output in traced.mutations]
+    sources += [source for write in traced.partial_writes for source in write.read]
+    numbers = {source.number for source in sources if isinstance(source, Argument)}
+    return {number: arguments[number][1] for number in sorted(numbers) if arguments[number][0] == "weight"}
+
+
 def _weights(
     traced: fx.Program, arguments: Sequence[Sequence[Any]], captured: Captured, kept: Sequence[torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], list[Any]]:
     """The tensors of the file, and for each leaf of the graph the argument's number or its tensor's name."""
-    state = {f"state.{name}": value for name, value in captured.state.values()}
-    values = {**state, **{f"computed.{number}": value for number, value in enumerate(kept)}}
+    values = _values(captured, kept)
     weights: dict[str, torch.Tensor] = {}
     leaves: list[Any] = []
     for place, leaf in enumerate(traced.leaves):
         if isinstance(leaf, XLATensor):
             name = f"constant.{place}"
-            weights[name] = _of_array(leaf.handle.value.array)
+            weights[name] = host_arrays.from_numpy(np.asarray(leaf.handle.value.array))
         else:
             kind, name = arguments[leaf]
             if kind != "weight":
@@ -176,11 +212,3 @@ def _weights(
         if kind == "state":
             weights[name] = values[name].detach().cpu()
     return {name: value.clone(memory_format=torch.contiguous_format) for name, value in weights.items()}, leaves
-
-
-def _of_array(array: Any) -> torch.Tensor:
-    import numpy as np
-
-    found = np.asarray(array)
-    assert to_torch(found.dtype) is not None
-    return host_arrays.from_numpy(found)

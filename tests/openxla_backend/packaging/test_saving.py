@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import lazy_runtime
+from benchmarks.models import MODELS, SETS, build, example
 from lazy_runtime.cache import disk_program
 from lazy_runtime.cache.disk_key import UncacheableError
 from tests.openxla_backend.helpers import counting
@@ -59,6 +60,14 @@ def test_models_of_transformers(name, device, tmp_path):
     round_trip(TRANSFORMERS[name](), device, tmp_path / "p")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SETS["published"])
+def test_published_models(name, device, tmp_path):
+    image_size = max(64, MODELS[name].smallest_image or 0)
+    round_trip(Case(build(name).eval(), example(name, 2, image_size), {}), device, tmp_path / "p")
+
+
 class Counting(nn.Module):
     """Writes to a buffer, and to an argument."""
 
@@ -98,6 +107,34 @@ def test_what_a_call_writes_is_written(device, tmp_path):
     memory = [each.untyped_storage().data_ptr() for each in tensors(found)]
     if device == "cpu":
         assert len({*memory, x_there.untyped_storage().data_ptr()}) == 5
+
+
+class Giving(nn.Module):
+    """Gives what it has, and its argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4, 3))
+        self.register_buffer("steps", torch.arange(3))
+
+    def forward(self, x):
+        return self.table, self.table.t()[1:], self.steps, x, x.t(), self.table @ x, 7
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_and_arguments_as_results(device, tmp_path):
+    model, x = Giving(), torch.randn(3, 3)
+    expected = model(x)
+    model.to(device)
+    lazy_runtime.package(model, (x.to(device),), tmp_path / "p")
+    found = lazy_runtime.load(tmp_path / "p")(x.to(device))
+    assert found[-1] == 7
+    for mine, theirs in zip(tensors(found), tensors(expected), strict=True):
+        assert (mine.device.type, mine.shape) == (device, theirs.shape)
+        torch.testing.assert_close(mine.cpu(), theirs.detach().cpu())  # the parameter itself has moved
+    if device == "cpu":
+        memory = {each.untyped_storage().data_ptr() for each in tensors(found)}
+        assert len(memory) == 6
 
 
 def test_a_function_and_what_torch_compile_made_of_it(tmp_path):
@@ -169,6 +206,8 @@ def test_what_a_package_cannot_hold_is_refused(tmp_path):
         lazy_runtime.package(lambda x, y: x, (x, object()), tmp_path / "p")
     with pytest.raises(NotImplementedError, match="one tensor is two of the arguments"):
         lazy_runtime.package(lambda x, y: x + y, (x, x), tmp_path / "p")
+    with pytest.raises(NotImplementedError, match=r"the call has tensors on cpu, xla:0: move the module"):
+        lazy_runtime.package(lambda x, y: x + y.cpu(), (x, x.to("xla")), tmp_path / "p")
     with pytest.raises(TypeError, match="2 arguments, but the function has 1 positional"):
         lazy_runtime.package(lambda x: x, (x, x + 1), tmp_path / "p")
     assert not (tmp_path / "p").exists()
