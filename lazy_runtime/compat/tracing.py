@@ -97,6 +97,13 @@ TRACES = (
         "torch._guards:detect_fake_mode",
     ),
     Row(
+        "torch.compiler:_is_compiling_flag",
+        "a module that is traced for jax is told so, by `torch.compiler.is_compiling`",
+        "modules of transformers with masks as functions of jax",
+        plain="compiling_flag",
+        is_exchanged=True,
+    ),
+    Row(
         "torch._guards:ChainedSource.get_value",
         "torch 2.11 keeps objects alive where it looks for an attribute that is missing",
         "memory of compiled steps in torch 2.11",
@@ -206,6 +213,7 @@ ROWS = needed_by(
         NOTHING: (
             *(row.exported for row in FLEX_ATTENTION + CONTROL_FLOW),
             "FakeTensorMode",
+            "compiling_flag",
             "fake_tensor_new",
             "quantized_decomposed",
             "tracing",

@@ -108,7 +108,7 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
-        return self.numel < 2 or all(
+        return 0 in self.shape or all(
             size == 1 or stride == dense
             for size, stride, dense in zip(self.shape, self.stride, contiguous_strides(self.shape), strict=True)
         )

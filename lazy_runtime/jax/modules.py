@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 
 from ..compat.jax_import import jax
+from ..compat.tracing import compiling_flag
 from ..execution import shared_buffers
+from ..functions.symbolic import SymbolicSizes, generalized
 from ..functions.traced import TracedFunction
 from ..ir import dtypes, lowering_context
 from ..ir.spec import TensorSpec
@@ -78,8 +81,8 @@ class ModuleFunction:
             ValueError: an array of a parameter or buffer is missing, or one is there that the module does not have; the
                 module writes to buffers and no state is given; it draws random numbers and no key is given.
             TypeError: an argument can be no constant, or the module returns what jax has no array for.
-            NotImplementedError: an array has a symbolic size (`jax.export.symbolic_shape`), or is over explicit axes of
-                a mesh.
+            NotImplementedError: a symbolic size (`jax.export.symbolic_shape`) is no symbol by itself, or what is
+                computed depends on it in a way that is no polynomial; an array is over explicit axes of a mesh.
         """
         names = self._checked(params, dict(self._module.named_parameters()), "params")
         buffers = self._checked(self.state if state is None else state, self.state, "state")
@@ -134,7 +137,7 @@ class _Trace:
     def __init__(
         self,
         module: torch.nn.Module,
-        looks: tuple[tuple[tuple[int, ...], torch.dtype], ...],
+        looks: tuple[tuple[tuple[Any, ...], torch.dtype], ...],
         structure: Any,
         places: tuple[int, ...],
         constants: list[Any],
@@ -155,15 +158,20 @@ class _Trace:
             for place, each in zip(places, given[len(params) + len(buffers) :], strict=True):
                 filled[place] = each
             args, kwargs = jax.tree.unflatten(structure, filled)
-            with torch.no_grad():
+            with torch.no_grad(), _compiling():
                 result = torch.func.functional_call(module, {**named, **kept}, args, kwargs)
             self.written = [name for name, each in kept.items() if unwrap(each).handle is not before[name]]
             leaves, self.structure = jax.tree.flatten((results.plain(self.name, result, device.torch_device), kept))
             return leaves
 
-        specs = [TensorSpec.of(device, dtype, shape) for shape, dtype in looks]
+        def trace(sizes: Mapping[str, int]) -> TracedFunction:
+            fixed = [(tuple(sizes.get(str(size), size) for size in shape), dtype) for shape, dtype in looks]
+            specs = [TensorSpec.of(device, dtype, shape) for shape, dtype in fixed]
+            return TracedFunction(forward, specs, device, self.name)
+
+        symbols = {str(size): size for shape, _ in looks for size in shape if not isinstance(size, int)}
         with jax.ensure_compile_time_eval():  # nothing of this belongs into the trace of jax's around it
-            self._traced = TracedFunction(forward, specs, device, self.name)
+            self._traced = trace({}) if not symbols else generalized(self.name, SymbolicSizes(symbols), trace)
             self._captured = [shared_buffers.array_of(each) for each in self._traced.captured]
 
     def __call__(self, operands: list[Any], key: Any) -> list[Any]:
@@ -180,6 +188,17 @@ class _Trace:
         return [_canonical(each) for each in found]
 
 
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Has `torch.compiler.is_compiling()` say so: modules that read values of masks do without them then."""
+    before = compiling_flag.get()
+    compiling_flag.set(True)
+    try:
+        yield
+    finally:
+        compiling_flag.set(before)
+
+
 def _refuse_explicit_axes(name: str, operands: list[jax.Array]) -> None:
     for array in operands:
         mesh = jax.typeof(array).sharding.mesh
@@ -192,9 +211,10 @@ def _refuse_explicit_axes(name: str, operands: list[jax.Array]) -> None:
             )
 
 
-def _sizes(name: str, array: jax.Array) -> tuple[int, ...]:
-    if not all(isinstance(size, int) for size in array.shape):
-        raise NotImplementedError(f"{name} gets an array of symbolic sizes {array.shape}: export it for fixed ones")
+def _sizes(name: str, array: jax.Array) -> tuple[Any, ...]:
+    for size in array.shape:
+        if not isinstance(size, int) and not str(size).isidentifier():
+            raise NotImplementedError(f"{name} gets an array of {array.shape}: let {size} be a symbol of its own")
     return array.shape
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from jax.errors import InconclusiveDimensionOperation
 
 from ..common import output
 from ..compat.torch import schema_of
@@ -180,7 +181,10 @@ class Table:
         refused: list[tuple[str, str]] = []
         found = None
         for row in rows:
-            verdict = row.accepts(problem)
+            try:
+                verdict = row.accepts(problem)
+            except InconclusiveDimensionOperation:
+                verdict = Refused("what decides about it depends on a symbolic size")
             if verdict:
                 found = row
                 break

@@ -308,7 +308,8 @@ def _shape_of_all(args: Sequence[Any]) -> tuple[int, ...] | None:
 
 
 def _computation_dtype(call: Call, promotion: Promotion, args: Sequence[Any]) -> torch.dtype:
-    tensors = [spec.meta() for spec in call.inputs]
+    # of a tensor, its dtype counts and whether it has dimensions; their sizes may be symbolic
+    tensors = [torch.empty((1,) * len(spec.shape), dtype=spec.dtype, device="meta") for spec in call.inputs]
     # a number takes part in promotion with its type only; one that is a graph input arrives as a 64-bit 0-d array
     numbers: list[Any] = [arg for arg in args if isinstance(arg, int | float | complex)]
     numbers += [1.5] * call.floats + [2] * (call.ints - call.random)

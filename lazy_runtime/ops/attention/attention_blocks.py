@@ -60,7 +60,11 @@ def is_whole(queries: Sequence[int], keys: int, itemsize: int = 4) -> bool:
         queries: sizes of the queries.
         keys: how many there are.
         itemsize: of the queries' dtype.
+
+    Symbolic sizes may be large, and a loop over blocks needs a number of them: such scores exist all at once.
     """
+    if not all(isinstance(size, int) for size in (*queries, keys)):
+        return True
     scores = queries[-2] * keys
     return scores <= WHOLE_SCORES or math.prod(queries[:-2]) * scores * max(itemsize, 4) <= WHOLE_BYTES
 

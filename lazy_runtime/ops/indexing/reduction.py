@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,12 +91,15 @@ _VARIANCES = {"var": "std and var", "std": "std and var", "var_mean": "var_mean"
 
 def _variance(x, dim, correction, keepdim):
     over = axes(dim, x.ndim)
-    count = int(np.prod([x.shape[d] for d in over], dtype=np.int64))
+    count = math.prod(x.shape[d] for d in over)
     correction = 1 if correction is None else correction
     mean = jnp.mean(opmath(x), over, keepdims=True)
     squares = jnp.sum(jnp.square(jnp.abs(opmath(x) - mean)), over, keepdims=keepdim)
-    divisor = max(count - correction, 0)
-    return squares / jnp.asarray(divisor, squares.dtype), mean if keepdim else jnp.squeeze(mean, over)
+    if isinstance(count, int):
+        divisor = jnp.asarray(max(count - correction, 0), squares.dtype)
+    else:  # a symbolic size
+        divisor = jnp.maximum(jnp.asarray(count).astype(squares.dtype) - correction, 0)
+    return squares / divisor, mean if keepdim else jnp.squeeze(mean, over)
 
 
 @op("aten::var.correction", infer=_infer_variance("var"))

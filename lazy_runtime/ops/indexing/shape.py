@@ -75,8 +75,13 @@ def permute(x, dims):
 
 
 @op("aten::slice.Tensor", view=True, channels_last=True, permuted=True)
-def slice_(x, dim=0, start=None, end=None, step=1):
-    start, stop, step = slice(start, end, step).indices(x.shape[dim])
+def slice_(x, dim=0, start=None, end=None, step=1, *, out):
+    size = x.shape[dim]
+    if not all(bound is None or isinstance(bound, int) for bound in (start, end, size)):  # symbolic sizes
+        start = 0 if start is None else start
+        start = size + start if isinstance(start, int) and start < 0 else start
+        return _part(x, dim, start, start + out.shape[dim] * step, step)
+    start, stop, step = slice(start, end, step).indices(size)
     return _part(x, dim, start, max(start, stop), step)
 
 

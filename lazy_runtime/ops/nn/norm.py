@@ -179,7 +179,7 @@ LEAST_FOR_ATEN = 1 << 18
 
 
 def _calls_aten(x, spec) -> bool:
-    return spec.device.platform == "cpu" and x.size >= LEAST_FOR_ATEN and aten_bridge.available()
+    return spec.device.platform == "cpu" and aten_bridge.available() and x.size >= LEAST_FOR_ATEN
 
 
 @op("aten::native_layer_norm", infer=_infer_layer_norm)

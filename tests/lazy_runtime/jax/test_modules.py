@@ -108,11 +108,20 @@ def test_explicit_axes_are_refused_and_others_not():
             jax.jit(f)(params, x)
 
 
-def test_symbolic_sizes_are_refused():
-    params, f = lazy_runtime.jax.function(torch.nn.Linear(3, 2))
-    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), jnp.float32)
-    with pytest.raises(NotImplementedError, match=r"Linear gets an array of symbolic sizes \(n, 3\): export it for"):
-        jax.export.export(jax.jit(f))(params, struct)
+def test_an_export_for_symbolic_sizes():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = transformers().BertModel(transformers().BertConfig(**sizes, vocab_size=100)).eval()
+    params, f = lazy_runtime.jax.function(model)
+    structs = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), params)
+    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, s", constraints=["s <= 512"]), jnp.int32)
+    call = jax.jit(lambda params, ids, mask: f(params, input_ids=ids, attention_mask=mask))
+    exported = jax.export.export(call, platforms=["cpu", "tpu", "cuda"])(structs, struct, struct)
+    for shape in ((1, 1), (2, 9), (3, 16)):
+        ids, mask = torch.randint(0, 100, shape), torch.ones(shape, dtype=torch.int64)
+        mask[-1, shape[1] // 2 + 1 :] = 0
+        found = exported.call(params, jnp.asarray(ids.numpy(), jnp.int32), jnp.asarray(mask.numpy(), jnp.int32))
+        for name, expected in model(ids, mask).items():
+            close(found[name], expected)
 
 
 def test_it_is_traced_once_for_each_look(images):
