@@ -18,6 +18,7 @@ from .measurements import (
     growth_plot,
     growth_point,
     hosttime,
+    interop,
     longsequence,
     memory,
     steptime,
@@ -66,6 +67,7 @@ _TABLES: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
         options.axes, options.modes, options.quick, options.limit, options.repeat, options.output, options.plot
     ),
     "hosttime": lambda options: hosttime.tables(options.models, options.repeat),
+    "interop": lambda options: interop.tables(options.repeat),
     "longsequence": lambda options: [longsequence.table(options.modes, options.dtypes)],
     "memory": lambda options: [memory.table()],
     "steptime": lambda options: [steptime.table(options.repeat, options.cases)],
@@ -200,6 +202,8 @@ def _parser() -> argparse.ArgumentParser:
     host = commands.add_parser("hosttime", help="time until a call of a model returns, and to record an operator")
     host.add_argument("--repeat", type=positive, default=100, metavar="N", help="bursts of calls (default 100)")
     add_names(host, "--models", "model", hosttime.BOUNDS)
+    between = commands.add_parser("interop", help="jax in torch, torch in jax, and packages, beside their bounds")
+    between.add_argument("--repeat", type=positive, default=100, metavar="N", help="graphs of calls (default 100)")
     step = commands.add_parser("steptime", help="time until a training step returns, execution not waited for")
     step.add_argument("--repeat", type=positive, default=100, metavar="N", help="steps of each form (default 100)")
     add_names(step, "--cases", "case", steptime.CASES)

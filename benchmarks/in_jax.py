@@ -90,7 +90,43 @@ def _recurrence(parameters: Parameters, layer: int, x: jax.Array) -> jax.Array:
     return jax.lax.scan(step, (zeros, zeros), inputs)[1]
 
 
-#: The models that are written here.
+def resnet50(model: Any) -> Forward:
+    """Four stages of blocks of three convolutions, in evaluation; images and features hold their channels second."""
+    statistics = {name: jnp.array(buffer.numpy()) for name, buffer in model.named_buffers() if "running" in name}
+
+    def forward(parameters: Parameters, images: jax.Array) -> jax.Array:
+        def convolved(x: jax.Array, name: str, stride: int = 1, padding: int = 0) -> jax.Array:
+            filters = parameters[f"{name}.weight"]
+            around = [(padding, padding)] * 2
+            return jax.lax.conv_general_dilated(
+                x, filters, (stride, stride), around, dimension_numbers=("NCHW", "OIHW", "NCHW")
+            )
+
+        def normed(x: jax.Array, name: str) -> jax.Array:
+            scale = parameters[f"{name}.weight"] * jax.lax.rsqrt(statistics[f"{name}.running_var"] + 1e-5)
+            shift = parameters[f"{name}.bias"] - statistics[f"{name}.running_mean"] * scale
+            return x * scale[:, None, None] + shift[:, None, None]
+
+        def block(x: jax.Array, name: str, stride: int) -> jax.Array:
+            y = jax.nn.relu(normed(convolved(x, f"{name}.conv1"), f"{name}.bn1"))
+            y = jax.nn.relu(normed(convolved(y, f"{name}.conv2", stride, 1), f"{name}.bn2"))
+            y = normed(convolved(y, f"{name}.conv3"), f"{name}.bn3")
+            if f"{name}.downsample.0.weight" in parameters:
+                x = normed(convolved(x, f"{name}.downsample.0", stride), f"{name}.downsample.1")
+            return jax.nn.relu(x + y)
+
+        x = jax.nn.relu(normed(convolved(images, "conv1", 2, 3), "bn1"))
+        around = ((0, 0), (0, 0), (1, 1), (1, 1))
+        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), around)
+        for stage, blocks in enumerate((3, 4, 6, 3), 1):
+            for number in range(blocks):
+                x = block(x, f"layer{stage}.{number}", 2 if stage > 1 and number == 0 else 1)
+        return x.mean((2, 3)) @ parameters["fc.weight"].T + parameters["fc.bias"]
+
+    return forward
+
+
+#: The models that the mode `jax` has.
 MODELS: dict[str, Callable[[Any], Forward]] = {"llama": llama, "lstm": lstm}
 
 
