@@ -43,7 +43,7 @@ OPS ?=
 VARIANTS ?=
 VERSIONS ?=
 # whose speed is to be kept: a newer one where something became slower for a reason
-GATE ?= c3dcf12
+GATE ?= fcb4e5b
 
 .PHONY: setup test test-install test-ops test-models test-gradients test-libraries test-faults test-threads test-hostile \
   sanitize cross versions bench compare gate check clean

@@ -115,8 +115,10 @@ def _bound(
 ) -> tuple[list[str], dict[str, Any]]:
     """The names of positional parameters, and the arguments by name."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
-    kinds = inspect.signature(called).parameters.values()
+    kinds = list(inspect.signature(called).parameters.values())
     names = [each.name for each in kinds if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    for rest in (each.name for each in kinds if each.kind is each.VAR_POSITIONAL):
+        names += [f"{rest}[{number}]" for number in range(len(args) - len(names))]
     if len(args) > len(names):
         raise TypeError(f"{len(args)} arguments, but the function has {len(names)} positional parameters: {names}")
     return names, {**dict(zip(names, args, strict=False)), **kwargs}

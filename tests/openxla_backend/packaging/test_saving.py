@@ -149,6 +149,20 @@ def test_a_function_and_what_torch_compile_made_of_it(tmp_path):
         assert power == 2
 
 
+def test_as_many_arguments_as_there_are(tmp_path):
+    def function(x, *rest, **options):
+        return x + sum(rest) * options["scale"]
+
+    x = [torch.randn(3) for _ in range(4)]
+    lazy_runtime.package(function, x[:3], tmp_path / "p", kwargs={"scale": x[3]})
+    loaded = lazy_runtime.load(tmp_path / "p")
+    torch.testing.assert_close(loaded(*x[:3], scale=x[3]), function(*x[:3], scale=x[3]))
+    with pytest.raises(TypeError, match=r"was packaged for \(x, rest\[0\], rest\[1\], scale\)"):
+        loaded(*x[:2], scale=x[3])
+    with pytest.raises(TypeError, match="4 positional arguments"):
+        loaded(*x, scale=x[3])
+
+
 def test_dropout_draws_anew(tmp_path):
     x = torch.ones(100)
     lazy_runtime.package(nn.Dropout(0.5).train(), (x,), tmp_path / "p")
