@@ -47,8 +47,8 @@ def _of_decoder(model: str, config: str, **sizes: Any) -> Callable[[], Case]:
     return make
 
 
-def _of_images(model: str, config: str, **sizes: Any) -> Callable[[], Case]:
-    return lambda: Case(_made(model, config, sizes), (torch.randn(2, 3, 32, 32),), {})
+def _of_images(pixels: int, model: str, config: str, **sizes: Any) -> Callable[[], Case]:
+    return lambda: Case(_made(model, config, sizes), (torch.randn(2, 3, pixels, pixels),), {})
 
 
 def _made(model: str, config: str, sizes: dict[str, Any]) -> nn.Module:
@@ -72,6 +72,7 @@ TRANSFORMERS: dict[str, Callable[[], Case]] = {
     "llama": _of_decoder("LlamaForCausalLM", "LlamaConfig", **_GROUPED),
     "qwen3": _of_decoder("Qwen3ForCausalLM", "Qwen3Config", **_GROUPED, head_dim=8),
     "mixtral": _of_decoder("MixtralForCausalLM", "MixtralConfig", **_GROUPED, num_local_experts=4),
-    "vit": _of_images("ViTForImageClassification", "ViTConfig", **_LAYERS, image_size=32, patch_size=8),
-    "convnext": _of_images("ConvNextModel", "ConvNextConfig", hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 2, 1]),
+    "vit": _of_images(32, "ViTForImageClassification", "ViTConfig", **_LAYERS, image_size=32, patch_size=8),
+    # 2x2 features at the end: of sizes of 1, torch's kernels and their meta kernels give other strides
+    "convnext": _of_images(64, "ConvNextModel", "ConvNextConfig", hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 2, 1]),
 }
