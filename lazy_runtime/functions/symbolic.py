@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..ir import lowering_context
-from ..ir.graph import Call, Graph
+from ..ir.graph import Call, Graph, Placeholder, filled
 from ..ir.spec import TensorSpec
 from ..lowering import precision
 from .traced import TracedFunction
@@ -28,44 +28,9 @@ from .traced import TracedFunction
 Sizes: TypeAlias = "Mapping[str, Any]"
 
 #: Small, so that they are within what a model allows (a table of positions); of 1 and 2 some code makes exceptions.
-_PRIMES = (
-    5,
-    7,
-    11,
-    13,
-    17,
-    19,
-    23,
-    29,
-    31,
-    37,
-    41,
-    43,
-    47,
-    53,
-    59,
-    61,
-    67,
-    71,
-    73,
-    79,
-    83,
-    89,
-    97,
-    101,
-    103,
-    107,
-    109,
-    113,
-    127,
-    131,
-    137,
-    139,
-    149,
-    151,
-)
+_PRIMES = tuple(number for number in range(5, 152) if all(number % each for each in range(2, number)))
 
-#: Of a polynomial: the elements of a matrix of attention have the degree of two, with the sizes of a batch three.
+#: Of a polynomial: as many elements as two sizes have together (`b * s`), or a matrix of positions (`s * s`).
 _DEGREE = 2
 
 
@@ -140,9 +105,10 @@ def generalized(
         NotImplementedError: it depends on a size in a way that is no polynomial.
     """
     traces = [trace(each) for each in sizes.assignments]
-    _Generalization(name, sizes).refuse_captured(traces)
+    generalization = _Generalization(name, sizes)
+    generalization.refuse_captured(traces)
     found = copy.copy(traces[0])
-    found.graph = _Generalization(name, sizes).graph([each.graph for each in traces])
+    found.graph = generalization.graph([each.graph for each in traces])
     return found
 
 
@@ -186,18 +152,18 @@ class _Generalization:
         operator = first.meaning[0]
         inputs = [self._merged(list(each), first.name) for each in zip(*(each.inputs for each in calls), strict=True)]
         outputs = [self._merged(list(each), first.name) for each in zip(*(each.outputs for each in calls), strict=True)]
-        tensors = [_Tensor(number) for number in range(len(inputs))]
-        seeds = [_Tensor(len(inputs) + number) for number in range(first.ints)]
+        tensors = [Placeholder("tensor", number) for number in range(len(inputs))]
+        seeds = [Placeholder("int", number) for number in range(first.ints)]
         args, kwargs = self._merged([_arguments(each, tensors, seeds) for each in calls], first.name)
         level = precision.level() if operator.products else "highest"
 
         def evaluate(arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> Sequence[Any]:
-            values = [*arrays, *ints]
-            options = {key: _filled(each, values) for key, each in kwargs.items()}
+            given = arrays, floats, ints
+            options = {key: filled(each, *given) for key, each in kwargs.items()}
             if operator.random:
                 options["seed"] = ints[-1]
             with lowering_context.changed(precision=level):
-                results = operator.lowering(call, [_filled(each, values) for each in args], options)
+                results = operator.lowering(call, [filled(each, *given) for each in args], options)
             return [results] if first.container is None else list(results)
 
         call = Call(
@@ -241,24 +207,9 @@ class _Generalization:
         return NotImplementedError(f"{self._name} cannot be traced for symbolic sizes: {why}. Export it for fixed ones")
 
 
-class _Tensor:
-    """Stands for an operand, or a random seed."""
-
-    def __init__(self, number: int):
-        self.number = number
-
-
-def _arguments(call: Call, tensors: list[_Tensor], seeds: list[_Tensor]) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(call: Call, tensors: list[Placeholder], seeds: list[Placeholder]) -> tuple[list[Any], dict[str, Any]]:
     assert call.arguments is not None
     return call.arguments(tensors, (), seeds)
-
-
-def _filled(argument: Any, values: Sequence[Any]) -> Any:
-    if isinstance(argument, _Tensor):
-        return values[argument.number]
-    if isinstance(argument, list | tuple):
-        return type(argument)(_filled(each, values) for each in argument)
-    return argument
 
 
 def _are_equal(tensors: Sequence[Any]) -> bool:

@@ -37,6 +37,15 @@ class Placeholder(NamedTuple):
     number: int
 
 
+def filled(template: Any, arrays: Sequence[Any], floats: Sequence[Any], ints: Sequence[Any]) -> Any:
+    """What a template stands for: its placeholders, in lists too, give way to what the graph passes in."""
+    if isinstance(template, Placeholder):
+        return (arrays if template.kind == "tensor" else floats if template.kind == "float" else ints)[template.number]
+    if isinstance(template, list):
+        return [filled(item, arrays, floats, ints) for item in template]
+    return template
+
+
 #: What a call's operator is called with, from its tensors and the numbers that are inputs of the graph.
 Arguments: TypeAlias = "Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], dict[str, Any]]]"
 

@@ -27,7 +27,7 @@ from ..compat.tracing import FakeTensor
 from ..compilation import capacity, compiler, deferred_views
 from ..execution import concatenations, execute, growing, recorders, transfer
 from ..ir import dtypes, lowering_context
-from ..ir.graph import Call, Handle, Node, Placeholder, Value
+from ..ir.graph import Call, Handle, Node, Placeholder, Value, filled
 from ..ir.spec import TensorSpec
 from ..lowering import precision
 from ..ops import load_all, registry
@@ -421,14 +421,9 @@ def _new_call(
     def arguments(
         arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        def fill(arg: Any) -> Any:
-            if isinstance(arg, Placeholder):
-                return (arrays if arg.kind == "tensor" else floats if arg.kind == "float" else int_inputs)[arg.number]
-            if isinstance(arg, list):
-                return [fill(item) for item in arg]
-            return arg
-
-        return [fill(arg) for arg in template_args], {name: fill(arg) for name, arg in template_kwargs.items()}
+        given = arrays, floats, int_inputs
+        options = {name: filled(arg, *given) for name, arg in template_kwargs.items()}
+        return [filled(arg, *given) for arg in template_args], options
 
     def evaluate(arrays: Sequence[Any], floats: Sequence[Any], int_inputs: Sequence[Any]) -> Sequence[Any]:
         filled, options = arguments(arrays, floats, int_inputs)
