@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -123,7 +123,9 @@ def host_times(name: str, bursts: int) -> dict[str, HostTimes]:
     return {mode: HostTimes(measure.summarize(first[mode]), measure.summarize(following[mode])) for mode in programs}
 
 
-def recorded_times(graphs: int) -> tuple[dict[str, measure.Summary], float]:
+def recorded_times(
+    graphs: int, recorded: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = RECORDED
+) -> tuple[dict[str, measure.Summary], float]:
     """Microseconds to record an operator, by what it is: the mean over each of as many graphs of `LENGTH` of it. The
     operators take turns. Nothing is executed: what is recorded is dropped.
 
@@ -132,7 +134,7 @@ def recorded_times(graphs: int) -> tuple[dict[str, measure.Summary], float]:
     """
     y = torch.randn(64, 64, device="xla")
     lazy_runtime.sync()
-    times: dict[str, list[float]] = {name: [] for name in RECORDED}
+    times: dict[str, list[float]] = {name: [] for name in recorded}
 
     def graph(call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
         for _ in range(LENGTH):
@@ -142,7 +144,7 @@ def recorded_times(graphs: int) -> tuple[dict[str, measure.Summary], float]:
     adds = []
     with torch.no_grad():
         for number in range(-warm, graphs):
-            for name, call in RECORDED.items():
+            for name, call in recorded.items():
                 seconds = measure.seconds(functools.partial(graph, call, y.clone()))
                 lazy_runtime.sync()
                 if number >= 0:

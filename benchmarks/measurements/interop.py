@@ -4,7 +4,6 @@ of jax, and a compiled function that another process loads.
 
 from __future__ import annotations
 
-import functools
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ import lazy_runtime
 import lazy_runtime.jax
 
 from .. import in_jax, measure, models
-from . import fresh
+from . import fresh, hosttime
 
 #: Microseconds that a function of jax may take more than an operator, to be recorded.
 MOST_MORE = 5.0
@@ -33,12 +32,10 @@ MOST_SLOWER = 1.05
 #: Seconds to the first result of a loaded package, beside the reading of its weights.
 MOST_TO_RESULT = 0.3
 
-#: Calls in a graph.
-LENGTH = 200
-
-CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "torch.neg(x)": torch.neg,
-    "jax.call(jnp.negative, x)": lambda x: lazy_runtime.jax.call(jnp.negative, x),
+#: What is recorded, with a matrix and another one.
+CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "torch.neg(x)": lambda x, y: torch.neg(x),
+    "jax.call(jnp.negative, x)": lambda x, y: lazy_runtime.jax.call(jnp.negative, x),
 }
 
 #: The models that are written by hand: name → what makes the function, batch size, image size.
@@ -46,26 +43,8 @@ BY_HAND = {"llama": (in_jax.llama, 2, 0), "resnet50": (in_jax.resnet50, 4, 224)}
 
 
 def call_times(graphs: int) -> dict[str, measure.Summary]:
-    """Microseconds to record a call, by what it is: the mean over each of as many graphs. The calls take turns, and
-    what is recorded is dropped.
-    """
-    x = torch.randn(64, 64, device="xla")
-    lazy_runtime.sync()
-    times: dict[str, list[float]] = {name: [] for name in CALLS}
-
-    def graph(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        for _ in range(LENGTH):
-            call(x)
-
-    warm = min(5, graphs)
-    with torch.no_grad():
-        for number in range(-warm, graphs):
-            for name, call in CALLS.items():
-                seconds = measure.seconds(functools.partial(graph, call))
-                lazy_runtime.sync()
-                if number >= 0:
-                    times[name].append(1e6 * seconds / LENGTH)
-    return {name: measure.summarize(series) for name, series in times.items()}
+    """Microseconds to record a call, by what it is (`hosttime.recorded_times`)."""
+    return hosttime.recorded_times(graphs, CALLS)[0]
 
 
 def call_table(found: dict[str, measure.Summary]) -> str:
@@ -76,7 +55,7 @@ def call_table(found: dict[str, measure.Summary]) -> str:
     verdict = "met" if more <= MOST_MORE else "missed"
     headers = ["recorded", "median µs", "interquartile range", "fastest"]
     return (
-        f"### A function of jax as an operator, of graphs of {LENGTH}, microseconds\n\n"
+        f"### A function of jax as an operator, of graphs of {hosttime.LENGTH}, microseconds\n\n"
         f"{tabulate(body, headers=headers, tablefmt='github')}\n\n"
         f"It takes {more:.2f} µs more than an operator; the bound is {MOST_MORE:.0f} ({verdict})."
     )
@@ -94,7 +73,7 @@ def model_times(name: str, rounds: int) -> dict[str, measure.Summary]:
     inputs = [_array(each) for each in models.example(name, batch_size, image_size)]
     params, function = lazy_runtime.jax.function(model)
     called = {
-        "through function": jax.jit(lambda params, *arrays: function(params, *arrays)),
+        "through function": jax.jit(function),
         "by hand": jax.jit(make(model)),
     }
     first = [np.asarray(jax.tree.leaves(each(params, *inputs))[0]) for each in called.values()]
