@@ -27,7 +27,6 @@ class Captured(NamedTuple):
         examples: fake tensors, one for each placeholder.
         inputs: for each placeholder, the number of the tensor among the arguments; None for a parameter or buffer.
         state: for each placeholder that is a parameter, a buffer or a constant, its name and value.
-        static: numbers of these placeholders.
         visible: how many of the graph's outputs are results of the call.
         aliases: see `fx.trace`.
         arguments: how the arguments are nested, by their parameters' names (`tree.describe`).
@@ -39,7 +38,6 @@ class Captured(NamedTuple):
     examples: Sequence[torch.Tensor]
     inputs: Sequence[int | None]
     state: Mapping[int, tuple[str, torch.Tensor]]
-    static: frozenset[int]
     visible: int | None
     aliases: frozenset[int]
     arguments: dict[str, tree.Described]
@@ -62,7 +60,7 @@ def capture(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
     parameters, given = _bound(function, args, kwargs)
     leaves: list[torch.Tensor] = []
-    arguments = {name: tree.describe(value, _numbering(leaves), name) for name, value in given.items()}
+    arguments = {name: tree.describe(value, tree.numbering(leaves), name) for name, value in given.items()}
     _refuse_repeated(leaves)
     with torch.no_grad():
         program = torch.export.export(module, args, dict(kwargs), strict=False)
@@ -73,7 +71,6 @@ def capture(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     return _functional(gm, values, FakeTensorMode())._replace(
         inputs=inputs,
         state=state,
-        static=frozenset(state),
         arguments=arguments,
         results=results,
         parameters=parameters,
@@ -122,14 +119,6 @@ def _bound(
     if len(args) > len(names):
         raise TypeError(f"{len(args)} arguments, but the function has {len(names)} positional parameters: {names}")
     return names, {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _numbering(leaves: list[torch.Tensor]) -> Callable[[torch.Tensor], int]:
-    def number(tensor: torch.Tensor) -> int:
-        leaves.append(tensor)
-        return len(leaves) - 1
-
-    return number
 
 
 def _refuse_repeated(leaves: Sequence[torch.Tensor]) -> None:
@@ -223,7 +212,7 @@ def _functional(gm: torch.fx.GraphModule, values: Sequence[Any], mode: Any) -> C
         )
     inputs = list(range(len(examples)))
     visible, aliases = metadata.visible(notes), metadata.aliases(notes)
-    return Captured(functional, examples, inputs, {}, frozenset(), visible, aliases, {}, {}, ())
+    return Captured(functional, examples, inputs, {}, visible, aliases, {}, {}, ())
 
 
 def _is_fixed(example: Any) -> bool:

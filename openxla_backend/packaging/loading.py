@@ -48,7 +48,7 @@ class LoadedFunction:
     @property
     def state(self) -> Mapping[str, torch.Tensor]:
         """The buffers that it writes to, by name, as they are now."""
-        return {name.removeprefix("state."): tensor for name, tensor in self._program.state.items()}
+        return self._program.state
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the packaged function gives for arguments like those that it was packaged for.
@@ -70,11 +70,7 @@ class LoadedFunction:
                 f"called with {', '.join(named) or 'nothing'}; {self._name} was packaged for {self._signature()}"
             )
         tensors: list[torch.Tensor] = []
-
-        def number(tensor: torch.Tensor) -> int:
-            tensors.append(tensor)
-            return len(tensors) - 1
-
+        number = tree.numbering(tensors)
         for each, expected in self._arguments.items():
             found = tree.describe(named[each], number, each)
             if found != expected:

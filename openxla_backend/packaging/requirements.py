@@ -43,8 +43,8 @@ def device_of(description: Mapping[str, Any], name: str) -> Device:
         NotImplementedError: this process has made one device of all.
         PackageError: the program was made for something else; the message says what differs.
     """
-    is_xla = description["device"] == "xla"
-    device = xla_devices.get() if is_xla else xla_devices.memory(torch.device("cpu"))
+    kind = description["device"]
+    device = xla_devices.get() if kind == "xla" else xla_devices.memory(torch.device(kind))
     refuse_grid(device)
     required, here = description["requires"], of(device)
     differing = [

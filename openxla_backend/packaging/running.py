@@ -38,7 +38,7 @@ class LoadedProgram:
 
     def __init__(self, contents: Contents, device: Device):
         described, weights = contents.description, contents.weights
-        self._sources: list[list[Any]] = described["graph arguments"]
+        sources: list[list[Any]] = described["graph arguments"]
         leaves = [
             leaf if isinstance(leaf, int) else _constant(weights[leaf], spec, device, number, described["program"])
             for number, (leaf, spec) in enumerate(
@@ -50,14 +50,18 @@ class LoadedProgram:
         disk_program.prepare(described["custom calls"])
         code: Any = _Code(contents.program, device)
         executable = compiler.Executable(_Plan(restored.graph, described["is of kernels"]), code, physical, checked)
-        self.state = {
-            source: weights[source].clone().to(device.torch_device) for kind, source in self._sources if kind == "state"
-        }
-        self._given_on = {
-            int(number): weights[name].to(device.torch_device) for number, name in described["given on"].items()
-        }
+        self.state: dict[str, torch.Tensor] = {}
+        #: for each argument of the graph a number of the call's tensors, or what it always is
+        self._given: list[int | torch.Tensor | None] = []
+        for kind, source in sources:
+            given: Any = source if kind == "input" else None
+            if kind in ("state", "kept"):
+                given = weights[source].clone().to(device.torch_device)
+            if kind == "state":
+                self.state[source.removeprefix("state.")] = given
+            self._given.append(given)
         written = {number for number, _ in restored.mutations} | {write.number for write in restored.partial_writes}
-        self.written = [self._sources[number][1] for number in written if self._sources[number][0] == "input"]
+        self.written = [sources[number][1] for number in written if sources[number][0] == "input"]
         self._run: HostRun | DeviceRun
         if device.torch_device.type == "xla":
             self._run = _DeviceRun(restored, lambda: executable, frozenset(), None)
@@ -66,16 +70,9 @@ class LoadedProgram:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The results, without gradients."""
-        given: list[Any] = [
-            self._given(number, kind, source, tensors) for number, (kind, source) in enumerate(self._sources)
-        ]
+        given: list[Any] = [tensors[each] if isinstance(each, int) else each for each in self._given]
         with torch.no_grad():
             return self._run(given)
-
-    def _given(self, number: int, kind: str, source: Any, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        if kind == "input":
-            return tensors[source]
-        return self.state[source] if kind == "state" else self._given_on.get(number)
 
 
 def _require(calls: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ def contents_of(captured: Captured) -> archive.Contents:
     device = device_of(captured.gm, captured.examples)()
     requirements.refuse_grid(device)
     with torch.no_grad(), interrupts.deferred():
-        parts = constant_hoisting.split(captured.gm, captured.static, freezing=True)
+        parts = constant_hoisting.split(captured.gm, frozenset(captured.state), freezing=True)
         if parts is None:
             graph, examples = captured.gm, captured.examples
             arguments = [_argument(captured, number) for number in range(len(examples))]
@@ -95,25 +95,20 @@ def contents_of(captured: Captured) -> archive.Contents:
         plan = _Plan(traced.graph)
         executable = compiler.compile_graph(plan, keep_unused=True)
     written = {number for number, _ in traced.mutations} | {write.number for write in traced.partial_writes}
-    arguments = [
-        ["state", name] if kind == "weight" and number in written else [kind, name]
-        for number, (kind, name) in enumerate(arguments)
-    ]
+    for kind, numbers in (("kept", _given_on(traced)), ("state", written)):
+        for number in numbers:
+            if arguments[number][0] != "input":
+                arguments[number][0] = kind
     weights, leaves = _weights(traced, arguments, captured, kept)
-    given_on = _given_on(traced, arguments)
-    values = _values(captured, kept)
-    for name in given_on.values():
-        weights[f"argument.{name}"] = values[name].detach().cpu().clone(memory_format=torch.contiguous_format)
     described = {
         "arguments": captured.arguments,
         "parameters": list(captured.parameters),
         "results": captured.results,
         "inputs": _inputs(captured),
-        "device": "xla" if device.torch_device.type == "xla" else "cpu",
+        "device": device.torch_device.type,
         "program": program.describe(traced, executable.physical, executable.checks),
         "graph arguments": arguments,
         "graph leaves": leaves,
-        "given on": {str(number): f"argument.{name}" for number, name in given_on.items()},
         "is of kernels": plan.is_of_kernels,
         "custom calls": plan.custom_calls,
         "requires": requirements.of(device),
@@ -150,7 +145,9 @@ class _Plan(CompilePlan):
 
 
 def _argument(captured: Captured, number: int) -> list[Any]:
-    """Where an argument of the graph comes from: the caller, or a parameter or buffer."""
+    """Where an argument of the graph comes from, and which it is: "input", the caller; "weight", a parameter or buffer
+    that is read alone. Of those, "state" is written to, and a result has the value of what is "kept".
+    """
     given = captured.inputs[number]
     return ["input", given] if given is not None else ["weight", f"state.{captured.state[number][0]}"]
 
@@ -180,13 +177,12 @@ def _values(captured: Captured, kept: Sequence[torch.Tensor]) -> dict[str, torch
     return {**state, **{f"computed.{number}": value for number, value in enumerate(kept)}}
 
 
-def _given_on(traced: fx.Program, arguments: Sequence[Sequence[Any]]) -> dict[int, str]:
-    """The weights that a result has the value of, by the numbers of the graph's arguments."""
+def _given_on(traced: fx.Program) -> set[int]:
+    """Numbers of the graph's arguments that a result, or what is written, has the value of."""
     sources = [getattr(output, "source", None) for output in traced.outputs]
     sources += [output.source for _, output in traced.mutations]
     sources += [source for write in traced.partial_writes for source in write.read]
-    numbers = {source.number for source in sources if isinstance(source, Argument)}
-    return {number: arguments[number][1] for number in sorted(numbers) if arguments[number][0] == "weight"}
+    return {source.number for source in sources if isinstance(source, Argument)}
 
 
 def _weights(
@@ -202,13 +198,15 @@ def _weights(
             weights[name] = host_arrays.from_numpy(np.asarray(leaf.handle.value.array))
         else:
             kind, name = arguments[leaf]
-            if kind != "weight":
+            if kind in ("input", "state"):
                 leaves.append(leaf)
                 continue
             value = values[name].detach().cpu()
-            weights[name] = value.movedim(1, -1) if place in traced.graph.channels_last else value
+            if place in traced.graph.channels_last:
+                name, value = f"channels_last.{name}", value.movedim(1, -1)
+            weights[name] = value
         leaves.append(name)
     for kind, name in arguments:
-        if kind == "state":
+        if kind in ("state", "kept"):
             weights[name] = values[name].detach().cpu()
     return {name: value.clone(memory_format=torch.contiguous_format) for name, value in weights.items()}, leaves

@@ -31,6 +31,16 @@ class Fields(dict[str, Any]):
         return list(self.values())[key] if isinstance(key, int | slice) else super().__getitem__(key)
 
 
+def numbering(leaves: list[torch.Tensor]) -> Callable[[torch.Tensor], int]:
+    """Numbers tensors in the order in which they come, and keeps them in a list: a `leaf` of `describe`."""
+
+    def number(tensor: torch.Tensor) -> int:
+        leaves.append(tensor)
+        return len(leaves) - 1
+
+    return number
+
+
 def describe(value: Any, leaf: Callable[[torch.Tensor], int], path: str) -> Described:
     """A nested value as JSON.
 
